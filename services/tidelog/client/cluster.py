@@ -70,6 +70,11 @@ class Partition:
     def is_under_replicated(self) -> bool:
         return len(self.isr) < len(self.replicas)
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether the partition has no leader, so that it can neither be read nor written."""
+        return self.leader == NO_LEADER
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -211,7 +216,7 @@ class Cluster:
             if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 raise topic_error_of(code, name)
             found = _topic_of(topic)
-            if found.partitions and all(p.leader != NO_LEADER for p in found.partitions):
+            if found.partitions and not any(p.is_offline for p in found.partitions):
                 return found
             if waited_s > self.timeout_s:
                 raise LeaderNotAvailableError(f"topic '{name}' has partitions without a leader")

@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import AuthenticationFailedError, ClientError
-from tidelog.console.cluster_reader import ClusterReader, Connect
 from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
 from tidelog.console.group_reader import GroupReader
+from tidelog.console.page_reader import Connect, PageReader
 from tidelog.console.readings import SilentBrokers, is_denial, is_not_found
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
@@ -156,7 +156,7 @@ class ClusterAccess:
         self.has_ended = False
         self._connect = connect
         self._silent = SilentBrokers(monotonic)
-        self.reader = ClusterReader(connect, wall, monotonic, self._silent)
+        self.reader = PageReader(connect, wall, monotonic, self._silent)
         self.groups = GroupReader(wall, monotonic, self._silent)
         # One thread, because the client is not thread-safe, and so that a user asks one thing at a time.
         self._worker = ThreadPoolExecutor(1, "console-reader")

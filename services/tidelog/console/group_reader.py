@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from tidelog.client.admin.brokers import describe_log_dirs
 from tidelog.client.admin.groups import (
     SHARE,
     Group,
@@ -18,11 +17,10 @@ from tidelog.client.admin.groups import (
     list_groups,
 )
 from tidelog.client.admin.logs import fetch_batches
-from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, offsets_of_topics, start_offsets
+from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, start_offsets
 from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.console.cluster_reader import leader_sizes
+from tidelog.client.errors import ClientError
 from tidelog.console.readings import (
     GroupList,
     GroupPartition,
@@ -35,16 +33,15 @@ from tidelog.console.readings import (
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.model.topics import TopicPartition
-from tidelog.observe.cluster_reader import ClusterReader, uncommitted_count
+from tidelog.observe.cluster_reader import ClusterReader, leader_sizes, uncommitted_count
 from tidelog.observe.lag import (
     NO_LIMIT,
+    LogEnds,
     Observation,
     Retention,
     beyond_end_count,
     forecast,
-    lag_of,
     total_of,
 )
 from tidelog.records.batch import iterate_headers
@@ -91,14 +88,9 @@ class GroupReader:
         committed, share_lags = self._progress_of(cluster, listed, silent)
         topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
         by_name = {topic.name: topic for topic in topics}
-        high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent=silent)
-        stable = offsets_of_topics(
-            cluster, topics, LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
-        )
+        ends = ClusterReader(cluster, silent).log_ends(topics)
         rows = [
-            _group_row(
-                group, committed.get(group.group_id), high, stable, share_lags.get(group.group_id), by_name
-            )
+            _group_row(group, committed.get(group.group_id), ends, share_lags.get(group.group_id), by_name)
             for group in listed
         ]
         rows.sort(key=lambda row: (row.lag_uncommitted is None, -(row.lag_uncommitted or 0)))
@@ -110,6 +102,7 @@ class GroupReader:
         self, cluster: Cluster, listed: list[ListedGroup], silent: set[int]
     ) -> tuple[dict[str, dict[TopicPartition, int]], dict[str, int | None]]:
         """Returns the offsets of groups, and the lags of share groups, until the time for them is used up."""
+        reader = ClusterReader(cluster, silent)
         began_ms = self._monotonic()
         committed: dict[str, dict[TopicPartition, int]] = {}
         share_lags: dict[str, int | None] = {}
@@ -123,7 +116,9 @@ class GroupReader:
             if self._monotonic() - began_ms > MAX_LAG_MS:
                 break
             if group.group_type == SHARE:
-                share_lags[group.group_id] = _share_lag(cluster, group.group_id)
+                share_lags[group.group_id] = total_of(
+                    offset.lag for offset in reader.share_offsets(group.group_id).values()
+                )
         return committed, share_lags
 
     def group(self, cluster: Cluster, group_id: str) -> GroupReading:
@@ -185,21 +180,15 @@ class GroupReader:
         silent: set[int],
         denied: list[KafkaError],
     ) -> Observations:
-        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
-        high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
-        stable = offsets_of_topics(
-            cluster, topics.values(), LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
-        )
-        brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        directories = unless_denied(
-            lambda: describe_log_dirs(cluster, brokers, list(topics.values()), silent=silent), denied
-        )
-        sizes = {name: leader_sizes(topic, directories or []) for name, topic in topics.items()}
+        reader = ClusterReader(cluster, silent)
+        starts, ends = reader.log_starts(topics.values()), reader.log_ends(topics.values())
+        directories = unless_denied(lambda: reader.log_dirs(topics.values()), denied)
+        sizes = leader_sizes(topics.values(), directories or [])
         times = _Times(cluster, self._monotonic)
         found: Observations = {}
         for each, offset in committed.items():
-            ends = lag_of(each, committed, high, stable)
-            high_watermark, last_stable_offset = ends.high_watermark, ends.last_stable_offset
+            lag = ends.lag_of(each, offset)
+            high_watermark, last_stable_offset = lag.high_watermark, lag.last_stable_offset
             if each not in starts or high_watermark is None or last_stable_offset is None:
                 continue
             first = max(offset, starts[each])
@@ -210,7 +199,7 @@ class GroupReader:
                 high_watermark,
                 last_stable_offset,
                 times.of(topics[each.topic], each.partition, first) if first < high_watermark else None,
-                sizes[each.topic].get(each.partition),
+                sizes.get(each),
             )
         return found
 
@@ -257,17 +246,6 @@ class _Times:
         return None
 
 
-def _share_lag(cluster: Cluster, group_id: str) -> int | None:
-    """Returns the lag of a share group, None if no partition has one or the broker is of Kafka 4.0, which
-    does not serve the offsets of share groups.
-    """
-    try:
-        offsets = describe_share_offsets(cluster, group_id)
-    except UnsupportedApiError:
-        return None
-    return total_of(offset.lag for offset in offsets.values())
-
-
 def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[Topic]:
     names = sorted({each.topic for each in partitions})
     return list(cluster.topics(names).values()) if names else []
@@ -276,15 +254,14 @@ def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[To
 def _group_row(
     group: ListedGroup,
     committed: dict[TopicPartition, int] | None,
-    high: dict[TopicPartition, int],
-    stable: dict[TopicPartition, int],
+    ends: LogEnds,
     share_lag: int | None,
     topics: dict[str, Topic],
 ) -> GroupRow:
     """Returns a group with its lags over the partitions whose leaders answered."""
     if committed is None:
         return GroupRow(group, share_lag, None)
-    lags = [lag_of(each, committed, high, stable) for each in committed]
+    lags = [ends.lag_of(each, offset) for each, offset in committed.items()]
     return GroupRow(
         group,
         total_of(each.lag for each in lags),

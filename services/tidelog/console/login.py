@@ -24,8 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidelog.client.errors import AuthenticationFailedError, ClientError, MechanismRefusedError
 from tidelog.client.security import TokenLogin
 from tidelog.console.cluster_access import ClusterAccess
-from tidelog.console.cluster_reader import Connect
 from tidelog.console.core.sessions import LIFETIME_MS, FailedLogins, Sessions, TooManySessionsError
+from tidelog.console.page_reader import Connect
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
 from tidelog.model.fair_budget import BudgetUse

@@ -22,12 +22,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.console.cluster_access import MAX_SUBJECTS, ClusterAccess, Reading
-from tidelog.console.cluster_reader import Connect
 from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
 from tidelog.console.core.record_query import LIMITS, STARTS, FilterError, RecordQuery, cursor_text
 from tidelog.console.core.record_scan import Budget
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.console.login import ENDED, Login, LoginOptions, SessionGate, event
+from tidelog.console.page_reader import Connect
 from tidelog.console.readings import denial_text, is_denial, is_not_found
 from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records

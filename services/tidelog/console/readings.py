@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from tidelog.client.admin.brokers import Quorum
 from tidelog.client.admin.groups import Group, ListedGroup
 from tidelog.client.admin.topics import ConfigEntry
-from tidelog.client.cluster import Broker, Partition
+from tidelog.client.cluster import Broker
 from tidelog.client.errors import NoAnswerError, UnreachableError
 from tidelog.console.core.isr_history import Change, IsrSample, Row
 from tidelog.kernel.instants import MonotonicMs
@@ -21,6 +21,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.cluster_reader import OpenTransaction
 from tidelog.observe.lag import Forecast, Observation, urgency
+from tidelog.observe.rates import PartitionFacts
 
 _NEEDED: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
@@ -75,21 +76,9 @@ class Overview:
     brokers: tuple[BrokerLoad, ...]
     timeline: tuple[Row, ...]
     changes: tuple[Change, ...]
-    problems: tuple[PartitionRow, ...]
+    problems: tuple[PartitionFacts, ...]
     more_problems: int
     unreachable: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRow:
-    """A partition of a topic. What its leader did not answer is None."""
-
-    topic: str
-    partition: Partition
-    log_start_offset: int | None = None
-    high_watermark: int | None = None
-    last_stable_offset: int | None = None
-    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +111,7 @@ class TopicList:
 class TopicReading:
     row: TopicRow
     topic_id: str
-    partitions: tuple[PartitionRow, ...]
+    partitions: tuple[PartitionFacts, ...]
     settings: tuple[ConfigEntry, ...]
     silent: tuple[int, ...]
     denied: tuple[KafkaError, ...]

@@ -10,11 +10,11 @@ from tidelog.client.admin.logs import fetch_batches
 from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import CorruptFetchError, NoAnswerError
-from tidelog.console.cluster_reader import existing_topic
 from tidelog.console.core.decoded import Decode
 from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery
 from tidelog.console.core.record_scan import MIB, Budget, RecordScan, Spent, record_order
 from tidelog.console.core.record_text import ShownRecord
+from tidelog.console.page_reader import existing_topic
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import (

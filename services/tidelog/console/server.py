@@ -15,8 +15,8 @@ from typing import Final
 import uvicorn
 
 from tidelog.client.address import Address
-from tidelog.console.cluster_reader import Connect
 from tidelog.console.login import LoginOptions
+from tidelog.console.page_reader import Connect
 from tidelog.console.pages import Console
 from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from tidelog.client.admin.brokers import describe_log_dirs, describe_quorum
+from tidelog.client.admin.brokers import LogDir, Quorum, describe_log_dirs, describe_quorum
 from tidelog.client.admin.groups import (
     ANY_DURATION,
     OPEN_STATES,
@@ -19,16 +19,17 @@ from tidelog.client.admin.groups import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics, start_offsets
+from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, offsets_of_topics, start_offsets
 from tidelog.client.admin.reassignments import list_reassignments
 from tidelog.client.admin.topics import describe_topics_setting
-from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import LATEST_TIMESTAMP
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView, merge_views
+from tidelog.observe.lag import LogEnds
 from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 
 MAX_GROUPS: Final = 100
@@ -44,6 +45,30 @@ class OpenTransaction:
     age_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The registered brokers, the topics and the controllers."""
+
+    view: ClusterView
+    topics: Mapping[str, Topic]
+    quorum: Quorum
+
+    @property
+    def alive(self) -> dict[int, Broker]:
+        return {broker.broker_id: broker for broker in self.view.brokers}
+
+    @property
+    def down(self) -> set[int]:
+        """The brokers that have replicas and are not registered."""
+        return holders(self.topics.values()) - self.alive.keys()
+
+    @property
+    def partitions(self) -> list[PartitionFacts]:
+        return [
+            PartitionFacts(topic.name, each) for topic in self.topics.values() for each in topic.partitions
+        ]
+
+
 class ClusterReader:
     """The readings of a cluster. All calls block. They raise KafkaError and ClientError.
 
@@ -54,6 +79,14 @@ class ClusterReader:
     def __init__(self, cluster: Cluster, silent: set[int] | None = None) -> None:
         self._cluster = cluster
         self._silent = silent
+
+    def state(self, names: Collection[str] = ()) -> ClusterState:
+        """Returns the state of the cluster, with all topics if none is named."""
+        if names:
+            view, topics = self._cluster.describe(), self._cluster.topics(names)
+        else:
+            view, topics = self._cluster.describe_with_topics()
+        return ClusterState(view, topics, describe_quorum(self._cluster))
 
     def availability(self) -> tuple[frozenset[int], list[PartitionView]]:
         """Returns the live brokers, all of which are asked, and the partitions as they see them together."""
@@ -68,6 +101,83 @@ class ClusterReader:
         min_isr = {name: int(value or 1) for name, value in found.items()}
         adding = {key: move.adding for key, move in list_reassignments(self._cluster).items()}
         return merge_views(views, min_isr, adding)
+
+    def log_starts(self, topics: Collection[Topic]) -> dict[TopicPartition, int]:
+        return offsets_of_topics(self._cluster, topics, EARLIEST_TIMESTAMP, silent=self._silent)
+
+    def high_watermarks(self, topics: Collection[Topic]) -> dict[TopicPartition, int]:
+        return offsets_of_topics(self._cluster, topics, LATEST_TIMESTAMP, silent=self._silent)
+
+    def log_ends(self, topics: Collection[Topic]) -> LogEnds:
+        # The last stable offsets come first, so that they are not above the high watermarks.
+        stable = offsets_of_topics(
+            self._cluster, topics, LATEST_TIMESTAMP, silent=self._silent, isolation_level=READ_COMMITTED
+        )
+        return LogEnds(self.high_watermarks(topics), stable)
+
+    def log_dirs(self, topics: Collection[Topic] | None = None) -> list[LogDir]:
+        """Returns the directories of the live brokers with the replicas of `topics`, None for all topics."""
+        brokers = [broker.broker_id for broker in self._cluster.describe().brokers]
+        return describe_log_dirs(self._cluster, brokers, topics, silent=self._silent)
+
+    def share_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
+        """Returns the offsets of a share group. A broker of Kafka 4.0 does not serve them: there are none."""
+        try:
+            return describe_share_offsets(self._cluster, group_id)
+        except UnsupportedApiError:
+            return {}
+
+    def snapshot(self, now_ms: MonotonicMs, names: Collection[str] = ()) -> Snapshot:
+        """Returns the brokers, topics and groups with what rates are computed from.
+
+        It needs three requests, two for each group, and three for each broker.
+        """
+        state = self.state(names)
+        topics = state.topics.values()
+        # The commits come before the ends. Otherwise, a group that keeps up would seem to be beyond the end.
+        groups, omitted = self._groups(state.topics)
+        ends = self.high_watermarks(topics)
+        directories = self.log_dirs(topics)
+        sizes = leader_sizes(topics, directories)
+        disk_bytes = dict.fromkeys(state.alive, 0)
+        for directory in directories:
+            disk_bytes[directory.broker_id] += directory.size_bytes
+        places = {TopicPartition(each.topic, each.partition.index): each for each in state.partitions}
+        return Snapshot(
+            now_ms,
+            state.quorum.active_text,
+            {
+                broker_id: BrokerFacts(str(broker.address), broker.rack, disk_bytes[broker_id])
+                for broker_id, broker in state.alive.items()
+            },
+            {
+                place: replace(facts, high_watermark=ends.get(place), size_bytes=sizes.get(place))
+                for place, facts in places.items()
+            },
+            groups,
+            omitted,
+        )
+
+    def _groups(self, topics: Mapping[str, Topic]) -> tuple[dict[str, GroupFacts], int]:
+        """Returns at most MAX_GROUPS groups, and the number of omitted ones."""
+        listed = list_groups(self._cluster, [], [])
+        found: dict[str, GroupFacts] = {}
+        for group in listed[:MAX_GROUPS]:
+            try:
+                found[group.group_id] = self._facts_of(topics, group)
+            except KafkaError as error:
+                if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted in between
+                    raise
+        return found, max(0, len(listed) - MAX_GROUPS)
+
+    def _facts_of(self, topics: Mapping[str, Topic], group: ListedGroup) -> GroupFacts:
+        if group.group_type != SHARE:
+            committed = committed_offsets(self._cluster, group.group_id)
+            uncommitted = uncommitted_count(topics, committed)
+            return GroupFacts(group.group_type, group.state, committed, uncommitted=uncommitted)
+        offsets = self.share_offsets(group.group_id)
+        lags = {place: row.lag for place, row in offsets.items() if row.lag is not None}
+        return GroupFacts(group.group_type, group.state, start_offsets(offsets), lags)
 
     def open_transactions(self, now_ms: WallMs, limit: int) -> tuple[list[OpenTransaction], int]:
         """Returns the open transactions in the order of their ids, and the number of those above `limit`."""
@@ -87,50 +197,13 @@ class ClusterReader:
         return found, max(0, len(listed) - limit)
 
 
-def take_snapshot(
-    cluster: Cluster,
-    now_ms: MonotonicMs,
-    *,
-    topics: Iterable[str] | None = None,
-    max_groups: int = MAX_GROUPS,
-) -> Snapshot:
-    """Returns the state of the cluster, or of the named topics. Raises KafkaError, ClientError.
-
-    It needs three requests, and two for each group, and three for each broker.
-    """
-    view = cluster.describe()
-    found = cluster.topics(None if topics is None else list(topics))
-    # The commits come before the ends. Otherwise, a group that keeps up would seem to be beyond the end.
-    groups, omitted = _groups(cluster, found, max_groups)
-    ends = offsets_of_topics(cluster, found.values(), LATEST_TIMESTAMP)
-    disk_bytes, sizes = _sizes(cluster, [broker.broker_id for broker in view.brokers], found.values())
-    partitions = {
-        (place := TopicPartition(topic.name, part.index)): PartitionFacts(
-            part.leader, part.replicas, part.isr, ends.get(place), sizes.get((part.leader, place))
-        )
-        for topic in found.values()
-        for part in topic.partitions
-    }
-    return Snapshot(
-        now_ms,
-        describe_quorum(cluster).active_text,
-        {
-            broker.broker_id: BrokerFacts(str(broker.address), broker.rack, disk_bytes.get(broker.broker_id))
-            for broker in view.brokers
-        },
-        partitions,
-        groups,
-        omitted,
-    )
-
-
 def rates_now(cluster: Cluster, topics: Collection[str], before: ClusterRates | None = None) -> ClusterRates:
     """Takes a snapshot, of all topics if none is named, and returns what changed since `before`.
 
     Raises KafkaError, ClientError.
     """
     now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
-    snapshot = take_snapshot(cluster, now_ms, topics=topics or None)
+    snapshot = ClusterReader(cluster).snapshot(now_ms, topics)
     return ClusterRates(None if before is None else before.current, snapshot)
 
 
@@ -157,41 +230,12 @@ def uncommitted_count(
     )
 
 
-def _sizes(
-    cluster: Cluster, broker_ids: list[int], topics: Iterable[Topic]
-) -> tuple[dict[int, int], dict[tuple[int, TopicPartition], int]]:
-    """Returns the bytes of each broker, and of each replica by broker and partition."""
-    disk_bytes = dict.fromkeys(broker_ids, 0)
-    sizes: dict[tuple[int, TopicPartition], int] = {}
-    for directory in describe_log_dirs(cluster, broker_ids, topics):
-        disk_bytes[directory.broker_id] += directory.size_bytes
-        for replica in directory.current_replicas:
-            sizes[directory.broker_id, replica.place] = replica.size_bytes
-    return disk_bytes, sizes
-
-
-def _groups(cluster: Cluster, topics: Mapping[str, Topic], limit: int) -> tuple[dict[str, GroupFacts], int]:
-    """Returns the groups, at most `limit`, and the number of omitted ones."""
-    listed = list_groups(cluster, [], [])
-    found: dict[str, GroupFacts] = {}
-    for group in listed[:limit]:
-        try:
-            found[group.group_id] = _facts_of(cluster, topics, group)
-        except KafkaError as error:
-            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted in between
-                raise
-    return found, max(0, len(listed) - limit)
-
-
-def _facts_of(cluster: Cluster, topics: Mapping[str, Topic], group: ListedGroup) -> GroupFacts:
-    if group.group_type != SHARE:
-        committed = committed_offsets(cluster, group.group_id)
-        uncommitted = uncommitted_count(topics, committed)
-        return GroupFacts(group.group_type, group.state, committed, uncommitted=uncommitted)
-    try:
-        offsets = describe_share_offsets(cluster, group.group_id)
-    except UnsupportedApiError:  # Kafka 4.0 does not serve the offsets of share groups
-        offsets = {}
-    starts = {place: row.start_offset for place, row in offsets.items() if row.start_offset is not None}
-    lags = {place: row.lag for place, row in offsets.items() if row.lag is not None}
-    return GroupFacts(group.group_type, group.state, starts, lags)
+def leader_sizes(topics: Iterable[Topic], directories: Iterable[LogDir]) -> dict[TopicPartition, int]:
+    """Returns the size of each partition on its leader."""
+    leaders = {(topic.name, part.index): part.leader for topic in topics for part in topic.partitions}
+    return {
+        replica.place: replica.size_bytes
+        for directory in directories
+        for replica in directory.current_replicas
+        if leaders.get(replica.place) == directory.broker_id
+    }

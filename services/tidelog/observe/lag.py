@@ -51,21 +51,22 @@ class PartitionLag:
         return self.lag != self.stable_lag
 
 
-def lag_of(
-    place: TopicPartition,
-    committed: Mapping[TopicPartition, int],
-    high_watermarks: Mapping[TopicPartition, int],
-    last_stable_offsets: Mapping[TopicPartition, int],
-) -> PartitionLag:
-    """Returns the lag of a partition from the offsets of many.
+class LogEnds(NamedTuple):
+    """The ends of many partitions, for readers of read_uncommitted and of read_committed."""
 
-    The two ends come from two requests, between which the log may have grown. A last stable offset above the
-    high watermark counts as the high watermark, so it is no difference of the isolation levels.
-    """
-    end, stable = high_watermarks.get(place), last_stable_offsets.get(place)
-    if end is not None and stable is not None:
-        stable = min(end, stable)
-    return PartitionLag(committed.get(place), end, stable)
+    high_watermarks: Mapping[TopicPartition, int]
+    last_stable_offsets: Mapping[TopicPartition, int]
+
+    def lag_of(self, place: TopicPartition, committed: int | None) -> PartitionLag:
+        """Returns the lag of a partition.
+
+        The two ends come from two requests, between which the log may have grown. A last stable offset above
+        the high watermark counts as the high watermark, so it is no difference of the isolation levels.
+        """
+        end, stable = self.high_watermarks.get(place), self.last_stable_offsets.get(place)
+        if end is not None and stable is not None:
+            stable = min(end, stable)
+        return PartitionLag(committed, end, stable)
 
 
 def beyond_end_count(lags: Iterable[int | None]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidelog.client.cluster import Partition
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.text import counted
 from tidelog.model.topics import TopicPartition
@@ -15,20 +16,20 @@ from tidelog.observe.number_texts import short
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """A partition. `leader` is -1 without a leader; an offset or size is None if it is unknown.
-
-    `size_bytes` is the size of the leader's replica, `high_watermark` the end of the committed records.
+    """A partition of a topic. What was not read, or not answered, is None. `size_bytes` is the size of the
+    leader's replica.
     """
 
-    leader: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
+    topic: str
+    partition: Partition
+    log_start_offset: int | None = None
     high_watermark: int | None = None
+    last_stable_offset: int | None = None
     size_bytes: int | None = None
 
     @property
     def missing_replicas(self) -> int:
-        return len(self.replicas) - len(self.isr)
+        return len(self.partition.replicas) - len(self.partition.isr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +179,29 @@ class ClusterRates:
             len({place.topic for place in self.current.partitions}),
             len(self.current.partitions),
             sum(facts.missing_replicas for facts in found),
-            sum(facts.leader < 0 for facts in found),
+            sum(facts.partition.is_offline for facts in found),
             total(self._records.values()),
             total(self._bytes.values()),
         )
 
     def brokers(self) -> list[BrokerRow]:
         """Returns the live brokers, and the dead ones that have replicas, by their ids."""
-        held = {broker for facts in self.current.partitions.values() for broker in facts.replicas}
+        held = {broker for facts in self.current.partitions.values() for broker in facts.partition.replicas}
         return [self._broker(broker_id) for broker_id in sorted(held | self.current.brokers.keys())]
 
     def _broker(self, broker_id: int) -> BrokerRow:
         alive = self.current.brokers.get(broker_id)
-        led = [place for place, facts in self.current.partitions.items() if facts.leader == broker_id]
-        held = [facts for facts in self.current.partitions.values() if broker_id in facts.replicas]
+        led = [
+            place for place, facts in self.current.partitions.items() if facts.partition.leader == broker_id
+        ]
+        held = [facts for facts in self.current.partitions.values() if broker_id in facts.partition.replicas]
         return BrokerRow(
             broker_id,
             "" if alive is None else alive.address,
             alive is not None,
             len(led),
             len(held),
-            sum(broker_id not in facts.isr for facts in held),
+            sum(broker_id not in facts.partition.isr for facts in held),
             None if alive is None else alive.disk_bytes,
             total(self._records[place] for place in led),
             total(self._bytes[place] for place in led),
@@ -221,7 +224,7 @@ class ClusterRates:
             topic,
             len(places),
             sum(each.missing_replicas for each in facts),
-            sum(each.leader < 0 for each in facts),
+            sum(each.partition.is_offline for each in facts),
             sum(sizes) if sizes else None,
             total(self._records[place] for place in places),
             total(self._bytes[place] for place in places),

@@ -15,6 +15,7 @@ from tidelog.console.group_reader import GroupReader
 from tidelog.console.readings import SilentBrokers
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.observe import cluster_reader
 
 
 def reader() -> GroupReader:
@@ -28,12 +29,12 @@ PLACE = TopicPartition("flights", 0)
 def test_records_between_two_answers_are_no_difference_of_isolation_levels(
     monkeypatch: pytest.MonkeyPatch, stable: int, expected: tuple[int, int]
 ) -> None:
-    answers = iter([{PLACE: 10}, {PLACE: stable}])
+    answers = iter([{PLACE: stable}, {PLACE: 10}])
     group = ListedGroup("spotters", "consumer", "consumer", "Stable")
     monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
     offsets = {"spotters": {PLACE: 3}}
     monkeypatch.setattr(group_reader, "committed_offsets_of_groups", lambda *args, silent: offsets)
-    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: next(answers))
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", lambda *args, **options: next(answers))
     cluster = Mock(Cluster, topics=lambda names: {})
     (row,) = reader().groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == expected
@@ -55,7 +56,7 @@ def test_the_groups_with_the_greatest_lag_come_first_and_none_is_without(
     topics = {"flights": Topic("flights", ZERO_TOPIC_ID, False, partitions)}
     monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: listed)
     monkeypatch.setattr(group_reader, "committed_offsets_of_groups", committed)
-    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {PLACE: 700})
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", lambda *args, **options: {PLACE: 700})
     found = reader().groups(Mock(Cluster, topics=lambda names: topics))
     assert [row.group.group_id for row in found.groups[:2]] == ["g0699", "g0698"]
     assert found.groups[0].lag_uncommitted == 650
@@ -70,7 +71,7 @@ def test_a_commit_beyond_the_end_does_not_make_up_for_unread_records(monkeypatch
     offsets = {"spotters": {PLACE: 150, other: 3}}
     monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
     monkeypatch.setattr(group_reader, "committed_offsets_of_groups", lambda *args, silent: offsets)
-    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {PLACE: 101, other: 10})
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", lambda *args, **options: {PLACE: 101, other: 10})
     (row,) = reader().groups(Mock(Cluster, topics=lambda names: {})).groups
     assert (row.lag_uncommitted, row.beyond_end_count) == (7, 1)
 
@@ -82,8 +83,8 @@ def test_the_lag_of_a_share_group_is_what_its_coordinator_states(
     group = ListedGroup("tasks", "share", "share", "Empty")
     offsets = {TopicPartition("flights", at): ShareOffset(7, lag) for at, lag in enumerate(lags)}
     monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
-    monkeypatch.setattr(group_reader, "describe_share_offsets", lambda *args: offsets)
-    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {})
+    monkeypatch.setattr(cluster_reader, "describe_share_offsets", lambda *args: offsets)
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", lambda *args, **options: {})
     cluster = Mock(Cluster, topics=lambda names: {})
     (row,) = reader().groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == (expected, None)
@@ -99,8 +100,8 @@ def test_the_list_has_share_groups_of_a_broker_that_does_not_serve_their_offsets
 
     group = ListedGroup("tasks", "share", "share", "Empty")
     monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
-    monkeypatch.setattr(group_reader, "describe_share_offsets", unsupported)
-    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {})
+    monkeypatch.setattr(cluster_reader, "describe_share_offsets", unsupported)
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", lambda *args, **options: {})
     cluster = Mock(Cluster, topics=lambda names: {})
     (row,) = reader().groups(cluster).groups
     assert (row.group, row.lag_uncommitted, row.lag_committed) == (group, None, None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,8 +20,9 @@ from tidelog.client.cluster import Partition, Topic
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.observe import cluster_reader as cluster_snapshot
+from tidelog.observe import cluster_reader
 from tidelog.observe.availability import merge_views
+from tidelog.observe.cluster_reader import ClusterReader
 from tidelog.observe.rates import (
     BrokerFacts,
     ClusterRates,
@@ -35,24 +36,36 @@ from tidelog.observe.rates import (
 )
 
 PLACE = TopicPartition("flights", 0)
-EMPTY = cast(
-    "Any",
-    SimpleNamespace(
-        describe=lambda: SimpleNamespace(brokers=(), controller_id=1, cluster_id=None),
-        topics=lambda names: {},
-        timeout_s=1.0,
-    ),
-)
-"""A cluster without brokers and topics."""
+
+
+def cluster_of(topics: dict[str, Topic]) -> Any:  # a fake of Cluster
+    """Returns a cluster without brokers."""
+    view = SimpleNamespace(brokers=(), controller_id=1, cluster_id=None)
+    return SimpleNamespace(describe=lambda: view, describe_with_topics=lambda: (view, topics), timeout_s=1.0)
+
+
+def facts_of(
+    place: TopicPartition,
+    leader: int,
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    *,
+    end: int | None = None,
+    size_bytes: int | None = None,
+) -> PartitionFacts:
+    partition = Partition(place.partition, leader, 0, replicas, isr, ())
+    return PartitionFacts(place.topic, partition, high_watermark=end, size_bytes=size_bytes)
+
+
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 BEFORE = Snapshot(
     MonotonicMs(1_000),
     "1",
     {1: BrokerFacts("h:1", None, 700), 2: BrokerFacts("h:2", None, 100)},
     {
-        T0: PartitionFacts(1, (1, 2), (1, 2), 100, 1_000),
-        T1: PartitionFacts(2, (2, 3), (2,), 50, 500),
-        U0: PartitionFacts(-1, (3,), ()),
+        T0: facts_of(T0, 1, (1, 2), (1, 2), end=100, size_bytes=1_000),
+        T1: facts_of(T1, 2, (2, 3), (2,), end=50, size_bytes=500),
+        U0: facts_of(U0, -1, (3,), ()),
     },
     {"g": GroupFacts("consumer", "Stable", {T0: 40, T1: 50}), "idle": GroupFacts("classic", "Empty", {})},
 )
@@ -61,8 +74,8 @@ AFTER = replace(
     at_ms=MonotonicMs(3_000),
     partitions={
         **BEFORE.partitions,
-        T0: PartitionFacts(1, (1, 2), (1, 2), 120, 1_600),
-        T1: PartitionFacts(2, (2, 3), (2,), 50, 400),  # retention deleted a segment
+        T0: facts_of(T0, 1, (1, 2), (1, 2), end=120, size_bytes=1_600),
+        T1: facts_of(T1, 2, (2, 3), (2,), end=50, size_bytes=400),  # retention deleted a segment
     },
     groups={
         "g": GroupFacts("consumer", "Stable", {T0: 80, T1: 50}),
@@ -72,10 +85,10 @@ AFTER = replace(
 
 
 def groups(monkeypatch: pytest.MonkeyPatch, *listed: ListedGroup) -> Any:  # a mapping to GroupFacts
-    monkeypatch.setattr(cluster_snapshot, "list_groups", lambda *args: list(listed))
-    monkeypatch.setattr(cluster_snapshot, "committed_offsets", lambda *args: {PLACE: 4})
-    monkeypatch.setattr(cluster_snapshot, "describe_quorum", lambda cluster: Quorum(1, (1,)))
-    return cluster_snapshot.take_snapshot(EMPTY, MonotonicMs(0)).groups
+    monkeypatch.setattr(cluster_reader, "list_groups", lambda *args: list(listed))
+    monkeypatch.setattr(cluster_reader, "committed_offsets", lambda *args: {PLACE: 4})
+    monkeypatch.setattr(cluster_reader, "describe_quorum", lambda cluster: Quorum(1, (1,)))
+    return ClusterReader(cluster_of({})).snapshot(MonotonicMs(0)).groups
 
 
 def test_ends_are_read_after_the_commits_that_are_compared_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,15 +100,13 @@ def test_ends_are_read_after_the_commits_that_are_compared_with_them(monkeypatch
         end += 4  # a record arrives, and the group reads it at once
         return {PLACE: end}
 
-    monkeypatch.setattr(cluster_snapshot, "list_groups", lambda *args: [ListedGroup("g", "consumer", "", "")])
-    monkeypatch.setattr(cluster_snapshot, "committed_offsets", commit)
-    monkeypatch.setattr(cluster_snapshot, "describe_quorum", lambda cluster: Quorum(1, (1,)))
-    monkeypatch.setattr(cluster_snapshot, "offsets_of_topics", lambda *args: {PLACE: end})
+    monkeypatch.setattr(cluster_reader, "list_groups", lambda *args: [ListedGroup("g", "consumer", "", "")])
+    monkeypatch.setattr(cluster_reader, "committed_offsets", commit)
+    monkeypatch.setattr(cluster_reader, "describe_quorum", lambda cluster: Quorum(1, (1,)))
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", lambda *args, silent: {PLACE: end})
     partitions = tuple(Partition(index, 1, 0, (1,), (1,), ()) for index in range(3))
     topics = {"flights": Topic("flights", ZERO_TOPIC_ID, False, partitions)}
-    view = SimpleNamespace(brokers=())
-    cluster = cast("Any", SimpleNamespace(describe=lambda: view, topics=lambda names: topics))
-    snapshot = cluster_snapshot.take_snapshot(cluster, MonotonicMs(0))
+    snapshot = ClusterReader(cluster_of(topics)).snapshot(MonotonicMs(0))
     (row,) = ClusterRates(None, snapshot).groups()
     assert (row.lag, row.beyond_end, row.uncommitted) == (0, 0, 2)
 
@@ -104,7 +115,7 @@ def test_a_share_group_has_start_offsets_and_the_lags_of_its_coordinator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offsets = {PLACE: ShareOffset(7, None), TopicPartition("flights", 1): ShareOffset(None, 3)}
-    monkeypatch.setattr(cluster_snapshot, "describe_share_offsets", lambda *args: offsets)
+    monkeypatch.setattr(cluster_reader, "describe_share_offsets", lambda *args: offsets)
     found = groups(monkeypatch, ListedGroup("tasks", "share", "share", "Empty"))
     assert found == {"tasks": GroupFacts("share", "Empty", {PLACE: 7}, {TopicPartition("flights", 1): 3})}
 
@@ -117,7 +128,7 @@ def test_groups_are_shown_by_brokers_that_do_not_know_types_or_share_offsets(
     def unsupported(*args: object) -> object:
         raise UnsupportedApiError("the broker does not serve DescribeShareGroupOffsets")
 
-    monkeypatch.setattr(cluster_snapshot, "describe_share_offsets", unsupported)
+    monkeypatch.setattr(cluster_reader, "describe_share_offsets", unsupported)
     listed = (ListedGroup("old", "", "consumer", "Stable"), ListedGroup("tasks", "share", "share", "Empty"))
     assert groups(monkeypatch, *listed) == {
         "old": GroupFacts("", "Stable", {PLACE: 4}),

@@ -13,12 +13,12 @@ from tidelog.observe.cluster_reader import uncommitted_count
 from tidelog.observe.lag import (
     NO_LIMIT,
     Forecast,
+    LogEnds,
     Observation,
     Outlook,
     PartitionLag,
     Retention,
     forecast,
-    lag_of,
     total_of,
     urgency,
 )
@@ -180,7 +180,7 @@ def test_only_a_commit_beyond_the_end_has_a_negative_lag_and_the_stable_one_is_n
     def known(offset: int | None) -> dict[TopicPartition, int]:
         return {} if offset is None else {PLACE: offset}
 
-    lag = lag_of(PLACE, known(committed), known(end), known(stable))
+    lag = LogEnds(known(end), known(stable)).lag_of(PLACE, committed)
     assert (lag.lag is None) == (committed is None or end is None)
     if lag.lag is not None and lag.stable_lag is not None:
         assert min(lag.lag, 0) <= lag.stable_lag <= lag.lag

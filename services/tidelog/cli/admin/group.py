@@ -33,11 +33,10 @@ from tidelog.client.admin.groups import (
     describe_group,
     list_groups,
 )
-from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics
+from tidelog.client.admin.offsets import describe_share_offsets
 from tidelog.client.cluster import Cluster
-from tidelog.model.protocol_values import LATEST_TIMESTAMP, READ_COMMITTED
-from tidelog.observe.cluster_reader import uncommitted_count
-from tidelog.observe.lag import beyond_end_count, lag_of, total_of
+from tidelog.observe.cluster_reader import ClusterReader, uncommitted_count
+from tidelog.observe.lag import beyond_end_count, total_of
 from tidelog.process.command_help import SuggestingGroup
 
 _STATES = click.option(
@@ -215,10 +214,8 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
     owners = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
     topics = cluster.topics(sorted({partition.topic for partition in partitions}))
-    # The last stable offsets come first, so that they are not above the high watermarks.
-    stable = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
-    ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP)
-    lags = {place: lag_of(place, committed, ends, stable) for place in partitions}
+    ends = ClusterReader(cluster).log_ends(topics.values())
+    lags = {place: ends.lag_of(place, committed.get(place)) for place in partitions}
     is_stable_only = isolation_level == "read_committed"
     # Programs always get both, so that the keys do not depend on open transactions.
     shows_both = isolation_level is None and (

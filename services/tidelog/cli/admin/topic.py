@@ -31,8 +31,6 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
-from tidelog.client.admin.brokers import describe_log_dirs
-from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.admin.topics import (
     BROKER_DEFAULT,
     ConfigChange,
@@ -48,8 +46,8 @@ from tidelog.client.admin.topics import (
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
 from tidelog.model.topics import INTERNAL_TOPICS, SETTINGS_CONFIRMED, topic_id_text
+from tidelog.observe.cluster_reader import ClusterReader, leader_sizes
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
 
@@ -230,7 +228,7 @@ def describe(
                 for partition in topic.partitions
                 if not only_partitions
                 or (under_replicated_partitions and partition.is_under_replicated)
-                or (unavailable_partitions and partition.leader == NO_LEADER)
+                or (unavailable_partitions and partition.is_offline)
             ]
             if not only_partitions:
                 _show_topic(topic, _overrides(cluster, topic.name))
@@ -281,7 +279,7 @@ def _show_partitions(topic: Topic, partitions: list[Partition]) -> None:
 
 
 def _leader(partition: Partition) -> Shown:
-    if partition.leader == NO_LEADER:
+    if partition.is_offline:
         return Shown("none", None)
     return Shown(str(partition.leader), partition.leader)
 
@@ -405,20 +403,19 @@ def topic_size_rows(
 
     Records and size are None if a partition has no leader, because they are unknown then.
     """
-    brokers = {broker.broker_id for broker in cluster.describe().brokers}
+    reader = ClusterReader(cluster)
     topics = [topic for topic in cluster.topics().values() if not (excludes_internal and topic.is_internal)]
-    earliest = offsets_of_topics(cluster, topics, EARLIEST_TIMESTAMP)
-    latest = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
-    leaders = {(topic.name, part.index): part.leader for topic in topics for part in topic.partitions}
+    earliest, latest = reader.log_starts(topics), reader.high_watermarks(topics)
     on_disk: Counter[str] = Counter()
     led: Counter[str] = Counter()
     seen: Counter[str] = Counter()
-    for directory in describe_log_dirs(cluster, brokers, topics):
+    directories = reader.log_dirs(topics)
+    for directory in directories:
         for replica in directory.replicas:
             on_disk[replica.place.topic] += replica.size_bytes
-            if not replica.is_future and leaders.get(replica.place) == directory.broker_id:
-                led[replica.place.topic] += replica.size_bytes
-                seen[replica.place.topic] += 1
+    for place, size_bytes in leader_sizes(topics, directories).items():
+        led[place.topic] += size_bytes
+        seen[place.topic] += 1
     records: Counter[str] = Counter()
     counted: Counter[str] = Counter()
     for place in earliest.keys() & latest.keys():

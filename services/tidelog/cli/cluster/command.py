@@ -12,8 +12,7 @@ import click
 from tidelog.cli.command_line import LazyGroup
 from tidelog.cli.output import OutputFormat, add_facts, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
-from tidelog.client.admin.brokers import describe_quorum
-from tidelog.client.cluster import holders
+from tidelog.observe.cluster_reader import ClusterReader
 from tidelog.wire.api_keys import find_api_spec
 
 _COMMANDS: Final = {
@@ -62,8 +61,8 @@ def describe(api_versions: bool) -> None:
             ]
             print_table(("#key", "API", "#from", "#to"), rows)
             return
-        view, topics = cluster.describe_with_topics()
-        quorum = describe_quorum(cluster)
+        state = ClusterReader(cluster).state()
+    view, quorum = state.view, state.quorum
     if output_format() is OutputFormat.TABLE:
         print_heading(view.cluster_id or "", "  cluster id")
         if quorum.unknown:
@@ -76,9 +75,9 @@ def describe(api_versions: bool) -> None:
             [(each, "active" if each == quorum.active_id else "standby") for each in quorum.controller_ids],
             name="controllers",
         )
-    alive = {broker.broker_id: broker for broker in view.brokers}
+    alive = state.alive
     brokers: list[tuple[object, ...]] = []
-    for broker_id in sorted(alive.keys() | holders(topics.values())):
+    for broker_id in sorted(alive.keys() | state.down):
         broker = alive.get(broker_id)
         address, rack = (None, None) if broker is None else (broker.address, broker.rack)
         brokers.append((broker_id, address, rack, "down" if broker is None else "up"))

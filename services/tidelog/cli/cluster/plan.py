@@ -11,7 +11,7 @@ import click
 
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.admin.brokers import UNKNOWN_BYTES, describe_log_dirs, partition_bytes
+from tidelog.client.admin.brokers import UNKNOWN_BYTES, partition_bytes
 from tidelog.client.admin.reassignments import (
     Assignment,
     Move,
@@ -281,9 +281,10 @@ def remove(broker_id: int) -> None:
 
 def read_state(cluster: Cluster) -> ClusterState:
     """Reads the state of a cluster. Raises KafkaError, ClientError if a registered broker does not answer."""
-    _, partitions = ClusterReader(cluster).availability()
+    reader = ClusterReader(cluster)
+    _, partitions = reader.availability()
     standing = standing_of(cluster)
-    directories = describe_log_dirs(cluster, standing.racks)
+    directories = reader.log_dirs()
     usable: dict[int, int] = {}
     for directory in directories:
         if directory.usable_bytes != UNKNOWN_BYTES:

@@ -28,7 +28,7 @@ from tidelog.kernel.clock import SystemClock
 from tidelog.process.build import install_command
 
 if TYPE_CHECKING:
-    from tidelog.console.cluster_reader import Connect
+    from tidelog.console.page_reader import Connect
     from tidelog.console.record_decoder import RecordDecoder
     from tidelog.console.server import ConsoleServer
 

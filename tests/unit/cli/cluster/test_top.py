@@ -13,6 +13,7 @@ from textual.widgets import DataTable, Static
 from brokerlab.scripted_broker import ScriptedBroker
 from tidelog.cli.cluster.top import command
 from tidelog.cli.cluster.top_app import TopApp, _cell
+from tidelog.client.cluster import Partition
 from tidelog.client.errors import UnreachableError
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
@@ -29,12 +30,17 @@ from tidelog.observe.rates import (
 T0 = TopicPartition("flights[x]", 0)  # brackets are markup in Textual
 
 
+def facts_of(place: TopicPartition, end: int, replicas: tuple[int, ...]) -> PartitionFacts:
+    partition = Partition(place.partition, 1, 0, replicas, (1,), ())
+    return PartitionFacts(place.topic, partition, high_watermark=end, size_bytes=1_000)
+
+
 def snapshot(at_ms: int, end: int, committed: int) -> Snapshot:
     return Snapshot(
         MonotonicMs(at_ms),
         "1",
         {1: BrokerFacts("h:1", None, 1_536)},
-        {T0: PartitionFacts(1, (1, 2), (1,), end, 1_000)},
+        {T0: facts_of(T0, end, (1, 2))},
         {"billing": GroupFacts("classic", "Stable", {T0: committed}, uncommitted=2)},
     )
 
@@ -113,7 +119,7 @@ def test_the_view_shows_rates_pauses_and_survives_errors() -> None:
 
 def wide(count: int, end: int, name: str = "t") -> ClusterRates:
     places = [TopicPartition(f"{name}{number:03}", 0) for number in range(count)]
-    facts = {place: PartitionFacts(1, (1,), (1,), end, 1_000) for place in places}
+    facts = {place: facts_of(place, end, (1,)) for place in places}
     return ClusterRates(None, Snapshot(MonotonicMs(0), 1, {1: BrokerFacts("h:1", None, 1)}, facts, {}))
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from tidelog.client.admin.brokers import LogDir, Quorum, describe_log_dirs, describe_quorum
-from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.brokers import Quorum
 from tidelog.client.admin.topics import ConfigEntry, ConfigResource, describe_configs
-from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
+from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
 from tidelog.console.readings import (
     BrokerLoad,
     Overview,
-    PartitionRow,
     SettingsReading,
     SilentBrokers,
     TopicList,
@@ -28,9 +26,9 @@ from tidelog.console.readings import (
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER, READ_COMMITTED
 from tidelog.model.topics import TopicPartition, topic_id_text
-from tidelog.observe.rates import EndOffsets, records_per_second
+from tidelog.observe.cluster_reader import ClusterReader, ClusterState, leader_sizes
+from tidelog.observe.rates import EndOffsets, PartitionFacts, records_per_second
 
 MAX_PROBLEMS: Final = 100
 """The most partitions with missing replicas that the overview lists."""
@@ -42,7 +40,7 @@ Connect = Callable[[tuple[str, ...]], Cluster]
 """Connects to the cluster. The argument holds the addresses of brokers that were seen before."""
 
 
-class ClusterReader:
+class PageReader:
     """A reader of one cluster. It connects at the first call, and again when a connection ended."""
 
     def __init__(
@@ -104,8 +102,6 @@ class ClusterReader:
             self.close()
             raise
 
-    # -- pages
-
     def overview(self) -> Overview:
         """Returns the controllers, the brokers and the health of all partitions, and adds to the history.
         If no broker can be reached any more, all of them are down. Raises KafkaError, ClientError.
@@ -144,37 +140,27 @@ class ClusterReader:
         with self._silent.asking() as silent:
             return self.run(lambda cluster: _settings(cluster, broker_id, silent), silent)
 
-    # -- how they are read
-
     def _overview(self, cluster: Cluster) -> Overview:
-        view, topics, quorum, sample = self._read_health(cluster)
-        partitions = [
-            PartitionRow(topic.name, each) for topic in topics.values() for each in topic.partitions
-        ]
+        state, sample = self._read_health(cluster)
+        partitions = state.partitions
         problems = [
-            row
-            for row in partitions
-            if row.partition.is_under_replicated or row.partition.leader == NO_LEADER
+            row for row in partitions if row.partition.is_under_replicated or row.partition.is_offline
         ]
-        leaders: dict[int, int] = {}
-        replicas: dict[int, int] = {}
-        for row in partitions:
-            leaders[row.partition.leader] = leaders.get(row.partition.leader, 0) + 1
-            for broker_id in row.partition.replicas:
-                replicas[broker_id] = replicas.get(broker_id, 0) + 1
+        leaders = Counter(row.partition.leader for row in partitions)
+        replicas = Counter(broker_id for row in partitions for broker_id in row.partition.replicas)
         return Overview(
-            view.cluster_id or "",
+            state.view.cluster_id or "",
             sample,
-            quorum,
-            len(topics),
+            state.quorum,
+            len(state.topics),
             len(partitions),
             tuple(
                 BrokerLoad(
                     broker_id,
                     self._seen.get(broker_id),
                     broker_id in sample.broker_ids,
-                    leaders.get(broker_id, 0),
-                    replicas.get(broker_id, 0),
+                    leaders[broker_id],
+                    replicas[broker_id],
                 )
                 for broker_id in sorted({*sample.broker_ids, *sample.down_ids})
             ),
@@ -205,37 +191,32 @@ class ClusterReader:
         self._history.add(sample)
         return sample
 
-    def _read_health(self, cluster: Cluster) -> tuple[ClusterView, dict[str, Topic], Quorum, IsrSample]:
-        """Reads brokers and topics with one request, and controllers with another, and adds to the
-        history.
-        """
-        view, topics = cluster.describe_with_topics()
-        quorum = describe_quorum(cluster)
-        self._known = tuple(str(broker.address) for broker in view.brokers)
-        alive = {broker.broker_id: broker for broker in view.brokers}
-        down = holders(topics.values()) - alive.keys()
+    def _read_health(self, cluster: Cluster) -> tuple[ClusterState, IsrSample]:
+        """Reads the state of the cluster, and adds it to the history."""
+        state = ClusterReader(cluster).state()
+        alive, down = state.alive, state.down
+        self._known = tuple(str(broker.address) for broker in alive.values())
         self._seen = {each: self._seen[each] for each in down if each in self._seen} | alive
-        partitions = [each for topic in topics.values() for each in topic.partitions]
+        partitions = [row.partition for row in state.partitions]
         sample = IsrSample(
             self._wall(),
             tuple(sorted(alive)),
-            quorum.active_text,
+            state.quorum.active_text,
             sum(each.is_under_replicated for each in partitions),
-            sum(each.leader == NO_LEADER for each in partitions),
+            sum(each.is_offline for each in partitions),
             tuple(sorted(down)),
         )
         self._history.add(sample)
-        return view, topics, quorum, sample
+        return state, sample
 
     def _topics(self, cluster: Cluster, silent: set[int]) -> TopicList:
+        reader = ClusterReader(cluster, silent)
         topics = cluster.topics()
-        brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
-        ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
+        starts, ends = reader.log_starts(topics.values()), reader.high_watermarks(topics.values())
         rates = self._rates("", ends)
         sizes: dict[str, int] = {}
         denied: list[KafkaError] = []
-        directories = unless_denied(lambda: describe_log_dirs(cluster, brokers, silent=silent), denied)
+        directories = unless_denied(reader.log_dirs, denied)
         for directory in directories or []:
             for replica in directory.current_replicas:
                 name = replica.place.topic
@@ -247,33 +228,22 @@ class ClusterReader:
         return TopicList(rows, tuple(sorted(silent)), tuple(denied))
 
     def _topic(self, cluster: Cluster, name: str, silent: set[int]) -> TopicReading:
+        reader = ClusterReader(cluster, silent)
         topic = existing_topic(cluster, name)
-        starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP, silent=silent)
-        ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent=silent)
-        stable = offsets_of_topics(
-            cluster, [topic], LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
-        )
-        brokers = [broker.broker_id for broker in cluster.describe().brokers]
+        starts, (ends, stable) = reader.log_starts([topic]), reader.log_ends([topic])
         denied: list[KafkaError] = []
-        found = unless_denied(lambda: describe_log_dirs(cluster, brokers, [topic], silent=silent), denied)
-        directories = found or []
-        sizes = leader_sizes(topic, directories)
+        directories = unless_denied(lambda: reader.log_dirs([topic]), denied) or []
+        sizes = leader_sizes([topic], directories)
         held = [replica.size_bytes for directory in directories for replica in directory.current_replicas]
         total = sum(held) if held else None
         rate = self._rates(name, ends).get(name)
-        rows = []
-        for partition in topic.partitions:
-            key = TopicPartition(name, partition.index)
-            rows.append(
-                PartitionRow(
-                    name,
-                    partition,
-                    starts.get(key),
-                    ends.get(key),
-                    stable.get(key),
-                    sizes.get(partition.index),
-                )
+        rows = [
+            PartitionFacts(
+                name, each, starts.get(place), ends.get(place), stable.get(place), sizes.get(place)
             )
+            for each in topic.partitions
+            for place in (TopicPartition(name, each.index),)
+        ]
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         settings = unless_denied(lambda: describe_configs(cluster, resource), denied)
         return TopicReading(
@@ -285,7 +255,7 @@ class ClusterReader:
             tuple(denied),
         )
 
-    def _rates(self, subject: str, ends: dict[TopicPartition, int]) -> dict[str, float]:
+    def _rates(self, subject: str, ends: Mapping[TopicPartition, int]) -> dict[str, float]:
         now = EndOffsets(self._monotonic(), ends)
         rates = records_per_second(self._ends.pop(subject, None), now)
         self._ends[subject] = now
@@ -302,21 +272,10 @@ def existing_topic(cluster: Cluster, name: str) -> Topic:
     return topic
 
 
-def leader_sizes(topic: Topic, directories: list[LogDir]) -> dict[int, int]:
-    """Returns the size of each partition on its leader, by partition."""
-    leaders = {partition.index: partition.leader for partition in topic.partitions}
-    return {
-        replica.place.partition: replica.size_bytes
-        for directory in directories
-        for replica in directory.current_replicas
-        if replica.place.topic == topic.name and leaders.get(replica.place.partition) == directory.broker_id
-    }
-
-
 def _topic_row(
     topic: Topic,
-    starts: dict[TopicPartition, int],
-    ends: dict[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
     size_bytes: int | None,
     rate: float | None,
 ) -> TopicRow:
@@ -328,7 +287,7 @@ def _topic_row(
         len(topic.partitions),
         max((len(partition.replicas) for partition in topic.partitions), default=0),
         sum(partition.is_under_replicated for partition in topic.partitions),
-        sum(partition.leader == NO_LEADER for partition in topic.partitions),
+        sum(partition.is_offline for partition in topic.partitions),
         sum(ends[key] - starts[key] for key in keys) if is_complete else None,
         size_bytes,
         rate,

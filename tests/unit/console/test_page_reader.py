@@ -14,16 +14,17 @@ from tidelog.client.admin.brokers import Quorum
 from tidelog.client.admin.topics import ConfigResource
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Partition, Topic
 from tidelog.client.errors import ClientError, ConnectionLostError, NoAnswerError, UnreachableError
-from tidelog.console import cluster_reader
-from tidelog.console.cluster_reader import ClusterReader
+from tidelog.console import page_reader
 from tidelog.console.core.isr_history import Health
+from tidelog.console.page_reader import PageReader
 from tidelog.console.readings import MAX_ASKED, SILENT_MS, SilentBrokers, ask_one
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.observe import cluster_reader
 
 
-def reader_of(cluster: Mock, clock: ManualClock) -> tuple[ClusterReader, list[tuple[str, ...]]]:
+def reader_of(cluster: Mock, clock: ManualClock) -> tuple[PageReader, list[tuple[str, ...]]]:
     """Returns a reader, and the arguments of its attempts to connect."""
     connected: list[tuple[str, ...]] = []
 
@@ -31,7 +32,7 @@ def reader_of(cluster: Mock, clock: ManualClock) -> tuple[ClusterReader, list[tu
         connected.append(known)
         return cluster
 
-    return ClusterReader(
+    return PageReader(
         connect, lambda: WallMs(0), clock.monotonic_ms, SilentBrokers(clock.monotonic_ms)
     ), connected
 
@@ -67,7 +68,7 @@ def test_settings_are_those_of_the_first_broker_that_answers(monkeypatch: pytest
             raise NoAnswerError("no answer from 127.0.0.1:1 in 5 s")
         return []
 
-    monkeypatch.setattr(cluster_reader, "describe_configs", describe)
+    monkeypatch.setattr(page_reader, "describe_configs", describe)
     brokers = tuple(Broker(each, Address("127.0.0.1", each), None) for each in (1, 2, 3))
     clock = ManualClock()
     reader, _ = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), clock)
@@ -93,7 +94,7 @@ def test_a_broker_without_a_connection_is_asked_again_with_the_next_addresses(
         asked.append(resource.name)
         raise UnreachableError("no connection to 127.0.0.1:1: connection refused")
 
-    monkeypatch.setattr(cluster_reader, "describe_configs", describe)
+    monkeypatch.setattr(page_reader, "describe_configs", describe)
     brokers = (Broker(1, Address("127.0.0.1", 1), None),)
     reader, connected = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), ManualClock())
     reader.open()
