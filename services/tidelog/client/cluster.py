@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tidelog.client.address import Address
 from tidelog.client.calls import Call
-from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.core.cluster_view import Partition, in_parts
 from tidelog.client.core.connection_settings import ConnectionSettings
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
@@ -34,7 +34,6 @@ from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import NO_LEADER
 from tidelog.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
@@ -53,27 +52,6 @@ class Broker:
     broker_id: int
     address: Address
     rack: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition. `leader` is -1 if the partition has none."""
-
-    index: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    offline_replicas: tuple[int, ...]
-
-    @property
-    def is_under_replicated(self) -> bool:
-        return len(self.isr) < len(self.replicas)
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether the partition has no leader, so that it can neither be read nor written."""
-        return self.leader == NO_LEADER
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.admin.reassignments import PartitionKey
-from tidelog.client.cluster import Partition, Topic
+from tidelog.client.cluster import Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.model.topics import effective_min_in_sync_replicas
 
 NAMED_PARTITIONS: Final = 3

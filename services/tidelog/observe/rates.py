@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.client.cluster import Partition
+from tidelog.client.core.cluster_view import Partition
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.text import counted
 from tidelog.model.topics import TopicPartition

@@ -21,7 +21,8 @@ from tidelog.client.admin.transactions import (
     unknown_to_coordinators,
 )
 from tidelog.client.admin.transactions import describe_producers as find_producers
-from tidelog.client.cluster import Broker, ClusterView, Partition, Topic
+from tidelog.client.cluster import Broker, ClusterView, Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import NoAnswerError
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode

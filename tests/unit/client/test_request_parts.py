@@ -20,8 +20,15 @@ from tidelog.client.admin.logs import epoch_ends
 from tidelog.client.admin.offsets import alter_share_offsets, delete_share_offsets, offsets_of_topics
 from tidelog.client.admin.reassignments import alter_reassignments, elect_leaders
 from tidelog.client.admin.topics import delete_records, describe_topics_setting, list_offsets
-from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView, in_parts
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.cluster_view import (
+    MetadataReceived,
+    Node,
+    Partition,
+    PartitionLeader,
+    TopicView,
+    in_parts,
+)
 from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
 from tidelog.client.core.consuming.consumer import ConsumerCore
 from tidelog.client.core.consuming.consumer_events import PositionCheck, SendFetch

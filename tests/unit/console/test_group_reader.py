@@ -8,7 +8,8 @@ import pytest
 
 from tidelog.client.admin.groups import ListedGroup
 from tidelog.client.admin.offsets import ShareOffset
-from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader

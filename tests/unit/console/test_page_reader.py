@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tidelog.client.address import Address
 from tidelog.client.admin.brokers import Quorum
 from tidelog.client.admin.topics import ConfigResource
-from tidelog.client.cluster import Broker, Cluster, ClusterView, Partition, Topic
+from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import ClientError, ConnectionLostError, NoAnswerError, UnreachableError
 from tidelog.console import page_reader
 from tidelog.console.core.isr_history import Health

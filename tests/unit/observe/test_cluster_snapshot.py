@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tidelog.client.admin.brokers import Quorum
 from tidelog.client.admin.groups import ListedGroup
 from tidelog.client.admin.offsets import ShareOffset
-from tidelog.client.cluster import Partition, Topic
+from tidelog.client.cluster import Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

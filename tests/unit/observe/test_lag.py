@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.cluster import Partition, Topic
+from tidelog.client.cluster import Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.observe.cluster_reader import uncommitted_count

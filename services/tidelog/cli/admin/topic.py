@@ -43,7 +43,8 @@ from tidelog.client.admin.topics import (
     describe_topics_setting,
     unconfirmed_topics,
 )
-from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, SETTINGS_CONFIRMED, topic_id_text

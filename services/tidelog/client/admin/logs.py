@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidelog.client import calls
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition, Topic, answer_of
-from tidelog.client.core.cluster_view import EpochEnd, in_parts
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic, answer_of
+from tidelog.client.core.cluster_view import EpochEnd, Partition, in_parts
 from tidelog.client.errors import (
     ConnectionLostError,
     UnknownTopicError,

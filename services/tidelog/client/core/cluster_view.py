@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -26,6 +27,27 @@ class PartitionLeader(NamedTuple):
 
     leader: int
     leader_epoch: int = UNKNOWN_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition. `leader` is -1 if the partition has none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the partition has no leader, so that it can neither be read nor written."""
+        return self.leader == NO_LEADER
 
 
 class TopicView(NamedTuple):

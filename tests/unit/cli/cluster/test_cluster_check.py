@@ -12,7 +12,8 @@ import pytest
 
 from tidelog.cli.cluster import check
 from tidelog.cli.tool_command import ToolError
-from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.cluster_view import Partition
 from tidelog.client.core.connection_settings import Properties
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
 from tidelog.model.topics import TopicPartition

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 from brokerlab.scripted_broker import ScriptedBroker
 from tidelog.cli.cluster.top import command
 from tidelog.cli.cluster.top_app import TopApp, _cell
-from tidelog.client.cluster import Partition
+from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import UnreachableError
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
