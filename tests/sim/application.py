@@ -27,6 +27,7 @@ from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming import consumer as consumer_shell
 from tidelog.client.shell.consuming import group_calls, share_calls
 from tidelog.client.shell.consuming import share_consumer as share_consumer_shell
+from tidelog.client.shell.producing import accumulator
 from tidelog.client.shell.producing import producer as producer_shell
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
@@ -158,7 +159,7 @@ def installed(world: World) -> Iterator[None]:
     logger.addHandler(handler)
     try:
         with contextlib.ExitStack() as stack:
-            for module in (core_tasks, producer_shell):
+            for module in (core_tasks, accumulator):
                 stack.enter_context(patch.object(module, "time", _Time()))
             for module in (producer_shell, consumer_shell, share_consumer_shell, network, group_calls):
                 stack.enter_context(patch.object(module, "random", chance))

@@ -10,8 +10,9 @@ from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consuming.callbacks import ConsumerHealth
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.share_consumer import ShareConsumer
+from tidelog.client.shell.producing.accumulator import ProducerInterceptor
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
-from tidelog.client.shell.producing.producer import Producer, ProducerInterceptor
+from tidelog.client.shell.producing.producer import Producer
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.topics import TopicPartition
 

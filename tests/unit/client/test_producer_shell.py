@@ -17,10 +17,10 @@ from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLe
 from tidelog.client.core.producing.producer_batch import ProducerIdReceived
 from tidelog.client.errors import ClosedError, TopicAuthorizationError, UnknownTopicError
 from tidelog.client.handshake import Reply
-from tidelog.client.shell.producing import producer as shell_producer
-from tidelog.client.shell.producing.delivery import BatchDelivery
-from tidelog.client.shell.producing.produce_requests import produce_request
+from tidelog.client.shell.producing import accumulator
+from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery
 from tidelog.client.shell.producing.producer import Producer
+from tidelog.client.shell.producing.sender import produce_request
 from tidelog.client.shell.tasks import now_ms
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -57,10 +57,10 @@ def test_a_record_that_a_thread_adds_during_a_close_has_an_outcome(how: str) -> 
 
     def add() -> None:
         if how == "one":
-            producer.append("t", 0, 0, None, b"v", ())
+            producer.records.append("t", b"v", None, 0, (), 0)
         else:
             keys = [b"k"] if how == "many with keys" else None
-            producer.append_batch(BatchDelivery(), "t", 0, 0, (keys, [b"v"], None), 0)
+            producer.records.append_batch(producer.records.encoder.encode("t", [b"v"], keys, None, 0, 0))
 
     async def scenario() -> None:
         shell.tasks.start()
@@ -99,7 +99,6 @@ def test_a_record_that_a_thread_adds_before_a_close_has_an_outcome(how: str) -> 
     producer = Producer[bytes, bytes]("127.0.0.1:1")
     shell = ClientParts(producer)
     thread = LoopThread("test")
-    delivery = BatchDelivery()
 
     async def begin() -> None:
         shell.tasks.start()
@@ -109,16 +108,17 @@ def test_a_record_that_a_thread_adds_before_a_close_has_an_outcome(how: str) -> 
     thread.call(begin())
     shell.guard_with(PreemptedLock(producer, thread))
     if how == "one":
-        added = producer.append("t", 0, 0, None, b"v", ())
-        assert added is not None
-        delivery.add_one(added)
+        added = producer.records.append("t", b"v", None, 0, (), 0)
+        assert isinstance(added, Delivery)
+        assert str(added.error()) == "the producer was closed"
     else:
         keys = [b"k"] if how == "many with keys" else None
-        assert producer.append_batch(delivery, "t", 0, 0, (keys, [b"v"], None), 0) == 1
-    ((_, error),) = delivery.errors()
-    assert str(error) == "the producer was closed"
+        rows = producer.records.encoder.encode("t", [b"v"], keys, None, 0, 0)
+        assert producer.records.append_batch(rows)
+        ((_, error),) = rows.delivery.errors()
+        assert str(error) == "the producer was closed"
     with pytest.raises(ClosedError):
-        producer.append("t", 0, 0, None, b"v", ())
+        producer.records.append("t", b"v", None, 0, (), 0)
 
 
 @pytest.mark.parametrize("is_still_refused", [True, False])
@@ -147,7 +147,7 @@ def test_a_send_asks_again_for_a_topic_that_was_refused(
                 else:
                     await send()
 
-    monkeypatch.setattr(producer, "_request_metadata", answer)
+    monkeypatch.setattr(shell.sender, "_request_metadata", answer)
     asyncio.run(scenario())
 
 
@@ -182,7 +182,7 @@ def test_a_send_takes_no_refusal_from_before_it_from_an_answer_about_other_topic
             await sending
         assert asked == [(), ("t",)]
 
-    monkeypatch.setattr(producer, "_request_metadata", answer)
+    monkeypatch.setattr(shell.sender, "_request_metadata", answer)
     asyncio.run(scenario())
 
 
@@ -299,9 +299,9 @@ def test_bytes_like_keys_and_values_are_sent(kind: Any) -> None:
 
     asyncio.run(scenario())
     assert records_of(producer) == [(b"k1", b"v1"), (None, b"v2"), (None, None), (b"k3", b"v3")]
-    keys, values, _ = producer.serialize_batch("t", [kind(b"k")], [kind(b"v")], None)
-    assert keys is not None
-    assert {type(keys[0]), type(values[0])} == {bytes}, "the compiled core takes nothing else"
+    rows = producer.records.encoder.encode("t", [kind(b"v")], [kind(b"k")], None, None, None)
+    assert rows.keys is not None
+    assert {type(rows.keys[0]), type(rows.values[0])} == {bytes}, "the compiled core takes nothing else"
 
 
 @pytest.mark.parametrize("field", ["key", "value"])
@@ -331,9 +331,10 @@ def with_a_record(producer: Producer[bytes, bytes]) -> BatchDelivery:
     shell.tasks.start()
     topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
     shell.core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), now_ms())
-    delivery = BatchDelivery()
-    assert producer.append_batch(delivery, "t", 0, 0, (None, [b"v", b"w"], None), 0) == 2
-    return delivery
+    rows = producer.records.encoder.encode("t", [b"v", b"w"], None, None, 0, 0)
+    assert producer.records.append_batch(rows)
+    assert rows.are_added
+    return rows.delivery
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -419,7 +420,7 @@ def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.Monke
         async def nothing(*arguments: object) -> None: ...
 
         monkeypatch.setattr(shell.network, "start", nothing)
-        monkeypatch.setattr(producer, "_request_metadata", nothing)
+        monkeypatch.setattr(shell.sender, "_request_metadata", nothing)
         monkeypatch.setattr(shell.network, "broker", connect)
         await producer.start()
         delivery = with_a_record(producer)
@@ -443,7 +444,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
     appears: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The send waited for a minute, and then named the buffer."""
-    monkeypatch.setattr(shell_producer, "NEW_PARTITION_WAIT_S", 0.3)
+    monkeypatch.setattr(accumulator, "NEW_PARTITION_WAIT_S", 0.3)
     producer = Producer[bytes, bytes]("127.0.0.1:1")
     shell = ClientParts(producer)
     answers = 0
@@ -474,7 +475,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
         assert answers >= 2
         producer.report_unclosed()
 
-    monkeypatch.setattr(producer, "_request_metadata", answer)
+    monkeypatch.setattr(shell.sender, "_request_metadata", answer)
     with pytest.warns(ResourceWarning):
         asyncio.run(scenario())
 
@@ -532,9 +533,9 @@ def test_a_request_names_the_topic_for_which_its_batches_were_numbered(version: 
 def test_what_belongs_to_a_process_cannot_be_pickled() -> None:
     """The copy of a delivery waited for ever, and the errors of clients named a lock."""
     producer = started_producer()
-    batches = BatchDelivery()
-    assert producer.append_batch(batches, "t", 0, 0, (None, [b"v"], None), 0) == 1
-    delivery = producer.append("t", 0, 0, None, b"v", ())
+    rows = producer.records.encoder.encode("t", [b"v"], None, None, 0, 0)
+    assert producer.records.append_batch(rows)
+    batches, delivery = rows.delivery, producer.records.append("t", b"v", None, 0, (), 0)
     clients = (
         producer,
         aio.Consumer("127.0.0.1:1"),

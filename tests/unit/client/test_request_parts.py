@@ -40,7 +40,7 @@ from tidelog.client.core.settings import ProducerSettings, ShareConsumerSettings
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.group_calls import Coordinator, Member
 from tidelog.client.shell.network import Network
-from tidelog.client.shell.producing.produce_requests import produce_request
+from tidelog.client.shell.producing.sender import produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import max_elements

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -16,6 +15,7 @@ from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell.producing import producer as asynchronous
+from tidelog.client.shell.producing.accumulator import ProducerInterceptor
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import LoopThread
@@ -44,7 +44,7 @@ class Producer(Generic[K, V]):
         key_serializer: Serializer[K] | None = None,
         value_serializer: Serializer[V] | None = None,
         partitioner: Partitioner = by_key,
-        interceptors: Sequence[asynchronous.ProducerInterceptor] = (),
+        interceptors: Sequence[ProducerInterceptor] = (),
         security: ClientSecurity | None = None,
     ) -> None:
         """The parameters are those of `tidelog.aio.Producer`."""
@@ -123,22 +123,14 @@ class Producer(Generic[K, V]):
         RuntimeError if it has to wait, because only this thread can end the wait, and so do the other methods
         that wait.
         """
-        thread = self._running()
-        producer = self._producer
-        pairs = tuple(headers) if headers else ()
-        key_bytes: Any = key  # without serializers, they are bytes
-        value_bytes: Any = value
-        if not producer.sends_bytes:
-            key_bytes, value_bytes = producer.serialize(topic, key, value, pairs)
-        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-        delivery = producer.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
-        if delivery is None:
-            delivery = thread.call(
-                producer.append_later(topic, partition, stamp, key_bytes, value_bytes, pairs)
-            )
-        if on_delivery is not None or not producer.sends_bytes:
-            producer.watch(delivery, on_delivery)
-        return delivery
+        thread, records = self._running(), self._producer.records
+        added = records.append(topic, value, key, partition, headers, timestamp)
+        if isinstance(added, Delivery):
+            if on_delivery is not None or records.interceptors:
+                records.watch(added, on_delivery)
+            return added
+        added.on_delivery = on_delivery
+        return thread.call(records.append_later(added))
 
     def send_batch(
         self,
@@ -151,20 +143,12 @@ class Producer(Generic[K, V]):
         timestamp: int | None = None,
     ) -> BatchDelivery:
         """Adds many records to the buffer. See `tidelog.aio.Producer.send_batch`, and `send`."""
-        thread = self._running()
-        producer = self._producer
-        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-        delivery = BatchDelivery()
-        rows = producer.serialize_batch(topic, keys, values, headers)
-        start = 0
-        while start < len(values):
-            count = producer.append_batch(delivery, topic, partition, stamp, rows, start)
-            if not count:
-                count = thread.call(
-                    producer.append_batch_later(delivery, topic, partition, stamp, rows, start)
-                )
-            start += count
-        return delivery
+        thread, records = self._running(), self._producer.records
+        rows = records.encoder.encode(topic, values, keys, headers, partition, timestamp)
+        while not rows.are_added:
+            if not records.append_batch(rows):
+                thread.call(records.append_batch_later(rows))
+        return rows.delivery
 
     def send_and_wait(
         self,

@@ -94,7 +94,7 @@ class Delivery:
         self._batch.when_done(lambda batch: callback(self))
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
-        yield from wait_for(self._batch)
+        yield from finished(self._batch).__await__()
         return self.metadata()
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
@@ -146,8 +146,10 @@ class BatchDelivery:
                 return
         self._runs.append((batch, first, count))
 
-    def add_one(self, delivery: Delivery) -> None:
-        self.add(delivery._batch, delivery._index, 1)
+    def first(self, timestamp: int) -> Delivery:
+        """Returns the outcome of the first record, which was sent with this timestamp."""
+        batch, index, _ = self._runs[0]
+        return Delivery(batch, index, timestamp)
 
     def stored(self) -> list[StoredRange]:
         """Returns the outcome of a delivery that is done. Raises KafkaError."""
@@ -176,7 +178,7 @@ class BatchDelivery:
 
     def __await__(self) -> Generator[object, None, list[StoredRange]]:
         for batch, _, _ in self._runs:
-            yield from wait_for(batch)
+            yield from finished(batch).__await__()
         return self.stored()
 
     def result(self, timeout_s: float | None = None) -> list[StoredRange]:
@@ -195,9 +197,9 @@ class BatchDelivery:
         return self.stored()
 
 
-def wait_for(batch: ProducerBatch) -> Generator[object, None, None]:
-    """Waits for a batch on asyncio."""
+async def finished(batch: ProducerBatch) -> None:
+    """Waits for the outcome of a batch on asyncio."""
     if not batch.is_done:
         done = asyncio.get_running_loop().create_future()
         batch.when_done(lambda batch: None if done.done() else done.set_result(None))
-        yield from done.__await__()
+        await done

@@ -1,4 +1,4 @@
-"""The states of a transactional producer, and its requests to its coordinator (transaction.version 2)."""
+"""The transaction of a producer: its states, and its requests to its coordinator (transaction.version 2)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from tidelog.client.calls import GROUP, TRANSACTION
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
 from tidelog.client.core.producing.producer_batch import ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings
-from tidelog.client.errors import InvalidTransactionStateError, ProducerFencedError, UnsupportedApiError
+from tidelog.client.errors import (
+    InvalidTransactionStateError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    UnsupportedApiError,
+)
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming.group_calls import Coordinator, until_answered
 from tidelog.client.shell.network import Network
+from tidelog.client.shell.producing.sender import Sender
 from tidelog.kernel.machine import StateTable
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -57,39 +63,6 @@ STATES: Final = StateTable(
         TransactionState.FENCED: set(),
     },
 )
-
-
-class Transaction:
-    """The present transaction of a producer."""
-
-    def __init__(self) -> None:
-        self.state: TransactionState = TransactionState.UNINITIALISED
-        self.has_content: bool = False
-        """Whether a record or an offset was sent, so that the coordinator knows the transaction."""
-
-    def move_to(self, state: TransactionState) -> None:
-        """Raises InvalidTransactionStateError."""
-        if not STATES.allows(self.state, state):
-            raise InvalidTransactionStateError(
-                f"the transaction is {self.state.value}, so it cannot become {state.value}"
-            )
-        self.state = state
-
-    def begin(self) -> None:
-        """Raises InvalidTransactionStateError, also while the previous transaction ends."""
-        if self.state is not TransactionState.READY:
-            raise InvalidTransactionStateError(
-                f"no transaction can begin, because the transaction is {self.state.value}"
-            )
-        self.move_to(TransactionState.OPEN)
-        self.has_content = False
-
-    def check_open(self) -> None:
-        """Raises InvalidTransactionStateError unless a transaction is open."""
-        if self.state is not TransactionState.OPEN:
-            raise InvalidTransactionStateError(
-                f"this needs an open transaction, and the transaction is {self.state.value}"
-            )
 
 
 class GroupMetadata(NamedTuple):
@@ -203,3 +176,117 @@ class TransactionCalls:
         if code in _FENCED:
             raise ProducerFencedError(f"{self._subject}: a newer producer uses it")
         self._coordinator.check(code, self._subject)
+
+
+class Transaction:
+    """The present transaction of a producer. Without a transactional id it never begins."""
+
+    def __init__(self, sender: Sender, calls: TransactionCalls | None) -> None:
+        self.state: TransactionState = TransactionState.UNINITIALISED
+        self.has_content: bool = False
+        """Whether a record or an offset was sent, so that the coordinator knows the transaction."""
+        self.calls: TransactionCalls | None = calls
+        self._sender = sender
+
+    async def start(self) -> None:
+        """Claims the transactional id, if there is one. Raises KafkaError, ClientError."""
+        if self.calls is not None:
+            self._sender.step(await self.calls.initialise())
+            self.move_to(TransactionState.READY)
+
+    def move_to(self, state: TransactionState) -> None:
+        """Raises InvalidTransactionStateError."""
+        if not STATES.allows(self.state, state):
+            raise InvalidTransactionStateError(
+                f"the transaction is {self.state.value}, so it cannot become {state.value}"
+            )
+        self.state = state
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is TransactionState.OPEN
+
+    def begin(self) -> None:
+        """Raises InvalidTransactionStateError, also while the previous transaction ends."""
+        if self.state is not TransactionState.READY:
+            raise InvalidTransactionStateError(
+                f"no transaction can begin, because the transaction is {self.state.value}"
+            )
+        self.move_to(TransactionState.OPEN)
+        self.has_content = False
+
+    def check_open(self) -> None:
+        """Raises InvalidTransactionStateError unless a transaction is open."""
+        if not self.is_open:
+            raise InvalidTransactionStateError(
+                f"this needs an open transaction, and the transaction is {self.state.value}"
+            )
+
+    async def commit(self) -> None:
+        """Waits for all records and commits them. Raises KafkaError.
+
+        After TransactionAbortableError the transaction is still open. After another error the outcome is
+        unknown, and no transaction follows.
+        """
+        self.check_open()
+        with self._sender.lock:  # a send from now on belongs to no transaction, and raises an error
+            self.move_to(TransactionState.ENDING)
+        try:
+            await self._sender.flush()
+            if self._sender.core.abort_error is not None:
+                raise self._sender.core.abort_error
+        except BaseException:
+            self.move_to(TransactionState.OPEN)
+            raise
+        await self._end(commits=True)
+
+    async def abort(self) -> None:
+        """Drops the records of the transaction. Raises KafkaError."""
+        self.check_open()
+        aborted = TransactionAbortableError("the transaction was aborted")
+        with self._sender.lock:
+            self.move_to(TransactionState.ENDING)
+            effects = self._sender.core.fail_all(aborted)
+        self._sender.perform(effects)
+        await self._end(commits=False)
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """Commits offsets of a group in the transaction, which must be aborted after an error."""
+        self.check_open()
+        if self.calls is None or not offsets:
+            return
+        self.has_content = True
+        core = self._sender.core
+        try:
+            await self.calls.commit_offsets(core.identity, offsets, group)
+        except BaseException as error:  # a cancellation, too, leaves open whether the offsets are stored
+            core.abort_error = TransactionAbortableError(
+                f"the transaction must be aborted: {str(error) or type(error).__name__}"
+            )
+            raise
+
+    async def _end(self, *, commits: bool) -> None:
+        if self.calls is None:
+            return
+        core = self._sender.core
+        try:
+            if self.has_content:
+                identity = await self.calls.end(core.identity, commits=commits)
+                core.abort_error = None
+                self._sender.step(identity)
+            core.abort_error = None
+            self.move_to(TransactionState.READY)
+        except TransactionAbortableError as error:
+            core.abort_error = error
+            self.move_to(TransactionState.OPEN)
+            raise
+        except BaseException as error:  # after a cancellation, too, the coordinator may end the transaction
+            core.abort_error = (
+                error
+                if isinstance(error, KafkaError)
+                else ProducerFencedError(
+                    f"the outcome of the transaction is unknown: {str(error) or type(error).__name__}"
+                )
+            )
+            self.move_to(TransactionState.FENCED)
+            raise
