@@ -13,7 +13,7 @@ from brokerlab.log_cleaning import clean_log, cleaning_job
 from brokerlab.logs import append, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups.offset_commits import (
     CommittedOffset,
     GroupPartition,
     offset_record,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sim.histories import SEPARATOR, Fail, Transaction, TransactionHistory, transaction_name
-from tidelog.group_coordinator.groups.offset_table import read_record
+from tidelog.group_coordinator.groups.offset_commits import read_record
 from tidelog.group_coordinator.shard_core import ReplayedRecord
 from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import TopicPartition

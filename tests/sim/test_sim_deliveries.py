@@ -9,7 +9,7 @@ from sim.histories import TransactionHistory
 from sim.invariants import CommittedLog
 from sim.share_members import ShareDeliveries
 from tidelog.broker.share.deliveries import AcquiredRange
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups.offset_commits import (
     CommittedOffset,
     GroupPartition,
     offset_record,

@@ -19,6 +19,7 @@ from tidelog.group_coordinator.groups.classic.rebalance import join_refusal
 from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
 from tidelog.group_coordinator.groups.group_offsets import GroupOffsets
 from tidelog.group_coordinator.groups.modern_groups import ModernGroups
+from tidelog.group_coordinator.groups.offset_commits import OffsetCommits, OffsetTable
 from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_groups import ShareGroups, ShareStates
@@ -147,7 +148,9 @@ class GroupCore:
     ) -> None:
         current = current_settings or (lambda: settings)
         self.groups = groups = Groups(settings, new_member_uuid, overrides_of, current)
-        self.offsets = offsets = GroupOffsets(groups)
+        table = OffsetTable()
+        self.offsets = offsets = GroupOffsets(groups, table)
+        commits = OffsetCommits(groups, table)
         self.classic = classic = ClassicGroups(groups)
         self.consumer = consumer = ConsumerGroups(groups, classic)
         groups.offsets = offsets
@@ -172,10 +175,10 @@ class GroupCore:
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_admin.describe_offsets,
             ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_admin.alter_offsets,
             ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_admin.delete_offsets,
-            ApiKey.OFFSET_COMMIT: offsets.commit,
+            ApiKey.OFFSET_COMMIT: commits.commit,
             ApiKey.OFFSET_FETCH: offsets.fetch,
             ApiKey.OFFSET_DELETE: offsets.delete,
-            ApiKey.TXN_OFFSET_COMMIT: offsets.commit_in_transaction,
+            ApiKey.TXN_OFFSET_COMMIT: commits.commit_in_transaction,
             ApiKey.WRITE_TXN_MARKERS: offsets.end_transactions,
             ApiKey.DESCRIBE_GROUPS: admin.describe,
             ApiKey.LIST_GROUPS: admin.list,

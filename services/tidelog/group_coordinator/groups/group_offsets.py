@@ -1,29 +1,31 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, the markers of transactions, and expiry.
+"""OffsetFetch, OffsetDelete, the markers of transactions for pending offsets, the deletion of topics and
+groups, and the expiry of offsets.
 
 Source: Kafka's `OffsetMetadataManager`; KIP-98 (transactions), KIP-211 (expiry), KIP-447 (transactional
 commits by members), KIP-848.
+
+Many offsets are deleted in steps that each take a few milliseconds (`Deletions`): they are marked at once,
+and their tombstones follow in several turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.offset_table import (
-    NO_EXPIRY,
+from tidelog.group_coordinator.groups.offset_commits import (
+    FIRST_VERSION_BY_TOPIC_ID,
     CommittedOffset,
-    Deletions,
     GroupPartition,
     OffsetTable,
     delete_keys,
-    offset_record,
     read_record,
 )
 from tidelog.group_coordinator.groups.shared import (
     Group,
     Groups,
-    OffsetCommitter,
     TimerKey,
     WhenDeleted,
     answer,
@@ -33,6 +35,7 @@ from tidelog.group_coordinator.shard_core import (
     Producer,
     ReplayedRecord,
     Reply,
+    SetTimer,
     ShardDecision,
     ShardRequest,
     described_within_bound,
@@ -42,15 +45,6 @@ from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
 from tidelog.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -67,14 +61,6 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tidelog.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
 from tidelog.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -85,114 +71,27 @@ from tidelog.wire.messages.write_txn_markers import (
 )
 from tidelog.wire.schema import ZERO_UUID
 
-MAX_TIME_MS: Final = (1 << 63) - 1
-"""The largest time that a record of an offset can contain. A client may ask for a retention beyond it."""
-_FIRST_VERSION_BY_TOPIC_ID: Final = 10
-_FIRST_VERSION_OF_MEMBER_EPOCHS: Final = 9
-_FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID: Final = 6
-"""The first TxnOffsetCommit that names topics by id and states the errors of member epochs (KIP-1319)."""
 _BUMPING_VERSION: Final = 2
 """The `transaction.version` from which each end of a transaction raises the epoch (KIP-890)."""
 _FIRST_MULTI_GROUP_VERSION: Final = 8
 _FIRST_VERSION_WITH_GROUP_ERROR: Final = 2
+MAX_DELETED_AT_ONCE: Final = 250
+"""The offsets that are deleted in one turn. All shards of a coordinator may have a turn at the same time."""
+MAX_SOUGHT_AT_ONCE: Final = 2_500
+"""The groups and offsets among which those to delete are sought in one turn."""
+DELETIONS_TIMER: Final = TimerKey("offsets", "deletions")
+DELETIONS_PAUSE_MS: Final = 20
+"""The pause between two turns of a shard."""
 _NONE: Final = CommittedOffset(-1, -1, "", WallMs(-1))
 
 
 class GroupOffsets:
     """The committed offsets of all groups of a shard."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, table: OffsetTable) -> None:
         self._groups = groups
-        self._table = OffsetTable()
+        self._table = table
         self._deletions = Deletions(self._table)
-
-    def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> ShardDecision:
-        decision = ShardDecision()
-        message = request.message
-        committer = _committer(request)
-        error = _check_commit(self._groups, message.group_id, committer, decision)
-        topics = self._topics(message.topics, by_id=request.api_version >= _FIRST_VERSION_BY_TOPIC_ID)
-        retention_ms = message.retention_time_ms
-        expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
-        found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
-        for key, committed in _last_of_each(found.commits):
-            if self._table.is_marked(key):  # the tombstone must not follow the new offset
-                self._decide(key, None, decision, now_ms)
-            self._decide(key, committed, decision, now_ms)
-        response = OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    topic.name or "",
-                    topic.topic_id,
-                    [OffsetCommitResponsePartition(index, error) for index, error in errors],
-                )
-                for topic, errors in found.results
-            ]
-        )
-        decision.replies.append(Reply(request.reply_to, response))
-        return decision
-
-    def commit_in_transaction(
-        self, request: ShardRequest[TxnOffsetCommitRequest], now_ms: WallMs
-    ) -> ShardDecision:
-        """Decides on a TxnOffsetCommit.
-
-        The broker has verified with the transaction's coordinator that the transaction is open. A producer
-        epoch older than the newest known one is rejected, as the append would be. While older offsets of
-        these partitions are being deleted, the client gets an error after which it asks again: their
-        tombstones cannot be part of a transaction.
-        """
-        decision = ShardDecision()
-        message = request.message
-        committer = _committer(request)
-        producer = Producer(message.producer_id, message.producer_epoch)
-        if producer.producer_epoch < self._table.newest_epoch(producer.producer_id):
-            error = ErrorCode.INVALID_PRODUCER_EPOCH
-        else:
-            error = _check_commit(self._groups, message.group_id, committer, decision)
-        by_id = request.api_version >= _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
-        topics = self._topics(message.topics, by_id=by_id)
-        if error is ErrorCode.NONE and self._has_marked(message.group_id, topics):
-            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, NO_EXPIRY)
-        if found.commits:
-            decision.transaction = producer
-        for key, committed in _last_of_each(found.commits):
-            decision.records.append(offset_record(key, committed))
-            self._table.apply(key, committed, producer, now_ms)
-        response = TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    topic.name or "",
-                    topic.topic_id,
-                    [
-                        TxnOffsetCommitResponsePartition(index, error if by_id else _error_before_v6(error))
-                        for index, error in errors
-                    ],
-                )
-                for topic, errors in found.results
-            ]
-        )
-        decision.replies.append(Reply(request.reply_to, response))
-        return decision
-
-    def _has_marked(self, group_id: str, topics: list[_Topic]) -> bool:
-        """Returns whether the deletion of offsets for some of these partitions is under way."""
-        return self._table.has_marks and any(
-            self._table.is_marked(GroupPartition(group_id, topic.name, partition.partition_index))
-            for topic in topics
-            if topic.name is not None
-            for partition in topic.partitions
-        )
-
-    def _topics(
-        self, topics: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], *, by_id: bool
-    ) -> list[_Topic]:
-        """Returns the topics of a request, which names each by its id or by its name."""
-        if not by_id:
-            return [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in topics]
-        names = self._groups.image.topic_names
-        return [_Topic(names.get(topic.topic_id), topic.topic_id, topic.partitions) for topic in topics]
 
     def fetch(self, request: ShardRequest[OffsetFetchRequest], now_ms: WallMs) -> ShardDecision:
         return answer(request, OffsetFetching(self._groups, self._table, request).steps())
@@ -219,7 +118,7 @@ class GroupOffsets:
                     results.append(OffsetDeleteResponsePartition(partition.partition_index, unknown))
                     continue
                 if not is_subscribed and (self._table.get(key) or self._table.is_unstable(key)):
-                    self._decide(key, None, decision, now_ms)
+                    delete_keys(self._table, (key,), decision)
                 results.append(OffsetDeleteResponsePartition(partition.partition_index, topic_error))
             topics.append(OffsetDeleteResponseTopic(topic.name, results))
         decision.replies.append(Reply(request.reply_to, OffsetDeleteResponse(topics=topics)))
@@ -334,123 +233,110 @@ class GroupOffsets:
         self._deletions.go_on(decision)
         return decision
 
-    def _decide(
-        self, key: GroupPartition, committed: CommittedOffset | None, decision: ShardDecision, now_ms: WallMs
-    ) -> None:
-        decision.records.append(offset_record(key, committed))
-        self._table.apply(key, committed, None, now_ms)
+
+class _Sought:
+    """A group among whose offsets the marked ones are sought."""
+
+    __slots__ = ("done", "group_id", "partitions")
+
+    def __init__(self, group_id: str, partitions: list[TopicPartition], done: WhenDeleted | None) -> None:
+        self.group_id = group_id
+        self.partitions = partitions
+        """The partitions that are still to be looked at."""
+        self.done = done
 
 
-class _Topic(NamedTuple):
-    """A topic of a commit request. The name is None if no topic has this id."""
+class Deletions:
+    """The marked offsets of one shard, whose tombstones are to be written."""
 
-    name: str | None
-    topic_id: UUID
-    partitions: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition]
+    def __init__(self, table: OffsetTable) -> None:
+        self._table = table
+        self._sought: _Sought | None = None
+        """The group that is looked through at present. There is one while a deletion is under way."""
+        self._deleted_groups: deque[tuple[str, WhenDeleted | None]] = deque()
+        self._round: deque[str] = deque()
+        """The other groups that are looked through for offsets of deleted topics."""
+        self._begins_again = False
+        """Whether topics were deleted since the round through all groups began."""
 
+    def topics_deleted(self, topics: Collection[str], decision: ShardDecision) -> None:
+        """Deletes all offsets of these topics that there are now."""
+        self._table.mark_topics(topics)
+        self._begins_again = True
+        if self._sought is None:
+            self._sought = self._next()
+            self.go_on(decision)
 
-def _error_before_v6(error: ErrorCode) -> ErrorCode:
-    """Returns the error that a client of an older TxnOffsetCommit knows for a stale member epoch."""
-    return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+    def group_deleted(self, group_id: str, done: WhenDeleted | None, decision: ShardDecision) -> bool:
+        """Deletes all offsets of a group that there are now.
 
+        Returns False if the deletion takes more than this turn. `done` is called at its end then.
+        """
+        partitions = self._table.all_partitions_of(group_id)
+        if not partitions or len(partitions) + len(decision.records) <= MAX_DELETED_AT_ONCE:
+            delete_keys(
+                self._table, [GroupPartition(group_id, *partition) for partition in partitions], decision
+            )
+            return True
+        self._table.mark_group(group_id)
+        self._deleted_groups.append((group_id, done))
+        if self._sought is None:
+            self._sought = self._next()
+            self._set_timer(decision)
+        return False
 
-class _CommitResult(NamedTuple):
-    """The offsets to commit, and the error of each requested partition."""
+    def go_on(self, decision: ShardDecision) -> None:
+        """Deletes some marked offsets."""
+        looked_at = deleted = 0
+        while self._sought and deleted < MAX_DELETED_AT_ONCE and looked_at < MAX_SOUGHT_AT_ONCE:
+            group_id, partitions = self._sought.group_id, self._sought.partitions
+            some = partitions[deleted - MAX_DELETED_AT_ONCE :]
+            del partitions[deleted - MAX_DELETED_AT_ONCE :]
+            keys = [GroupPartition(group_id, *partition) for partition in some]
+            marked = [key for key in keys if self._table.is_marked(key)]
+            delete_keys(self._table, marked, decision)
+            deleted += len(marked)
+            looked_at += 1 + len(some)
+            if not partitions:
+                if self._sought.done is not None:
+                    decision.replies += self._sought.done(ErrorCode.NONE)
+                self._sought = self._next()
+        if self._sought is not None:
+            self._set_timer(decision)
+        else:
+            self._table.forget_marks()
 
-    commits: list[tuple[GroupPartition, CommittedOffset]]
-    results: list[tuple[_Topic, list[tuple[int, ErrorCode]]]]
+    def deactivate(self) -> list[Reply]:
+        """Returns the replies that still wait. The next owner of the shard has the other offsets."""
+        waiting = [done for _, done in self._deleted_groups]
+        if self._sought is not None:
+            waiting.append(self._sought.done)
+        self._sought = None
+        self._deleted_groups.clear()
+        return [
+            reply
+            for done in waiting
+            if done is not None
+            for reply in done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        ]
 
+    def _next(self) -> _Sought | None:
+        """Returns the next group to look through, or None at the end of all deletions."""
+        done: WhenDeleted | None = None
+        if self._deleted_groups:
+            group_id, done = self._deleted_groups.popleft()
+        else:
+            if not self._round and self._begins_again:
+                self._begins_again = False
+                self._round.extend(self._table.group_ids())
+            if not self._round:
+                return None
+            group_id = self._round.popleft()
+        return _Sought(group_id, self._table.all_partitions_of(group_id), done)
 
-def _last_of_each(
-    commits: list[tuple[GroupPartition, CommittedOffset]],
-) -> Iterable[tuple[GroupPartition, CommittedOffset]]:
-    """Returns the last commit of each partition, because a request may name a partition many times."""
-    return commits if len(commits) == 1 else dict(commits).items()
-
-
-def _committer(
-    request: ShardRequest[OffsetCommitRequest] | ShardRequest[TxnOffsetCommitRequest],
-) -> OffsetCommitter:
-    message = request.message
-    return OffsetCommitter(
-        message.member_id,
-        message.group_instance_id,
-        message.generation_id_or_member_epoch,
-        request.api_key,
-        request.api_version,
-        is_transactional=request.api_key == ApiKey.TXN_OFFSET_COMMIT,
-    )
-
-
-def _check_commit(
-    groups: Groups, group_id: str, committer: OffsetCommitter, decision: ShardDecision
-) -> ErrorCode:
-    """Returns whether the client may commit. A commit without a generation does not need a group."""
-    group = groups.by_id.get(group_id)
-    if group is None:
-        if committer.generation_or_epoch < 0:
-            return ErrorCode.NONE
-        first = (
-            _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
-            if committer.is_transactional
-            else _FIRST_VERSION_OF_MEMBER_EPOCHS
-        )
-        if committer.api_version < first:
-            return ErrorCode.ILLEGAL_GENERATION
-        return ErrorCode.GROUP_ID_NOT_FOUND
-    return group.check_commit(committer, decision)
-
-
-def _decide_commit(
-    groups: Groups,
-    group_id: str,
-    committer: OffsetCommitter,
-    topics: list[_Topic],
-    error: ErrorCode,
-    now_ms: WallMs,
-    expire_ms: WallMs,
-) -> _CommitResult:
-    """Checks each partition. An `error` other than NONE rejects all of them. The first offset of an absent
-    group creates the group.
-    """
-    max_metadata_length = groups.settings.offset_metadata_max_bytes
-    known_topics = groups.image.topics
-    group = groups.by_id.get(group_id)
-    check_partition = None if group is None else group.partition_commit_check(committer)
-    found = _CommitResult([], [])
-    for topic in topics:
-        errors: list[tuple[int, ErrorCode]] = []
-        found.results.append((topic, errors))
-        name = topic.name
-        known = None if name is None else known_topics.get(name)
-        partition_count = 0 if known is None else known.partition_count
-        for partition in topic.partitions:
-            index = partition.partition_index
-            metadata = partition.committed_metadata or ""
-            refused = error
-            if refused is ErrorCode.NONE:
-                if name is None:
-                    refused = ErrorCode.UNKNOWN_TOPIC_ID
-                elif known is None or not 0 <= index < partition_count:
-                    refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif len(metadata) > max_metadata_length:
-                    refused = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                elif check_partition is not None:
-                    refused = check_partition(known.topic_id, index)
-            errors.append((index, refused))
-            if refused is ErrorCode.NONE and name is not None:
-                committed = CommittedOffset(
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    metadata,
-                    now_ms,
-                    expire_ms,
-                    topic.topic_id,
-                )
-                found.commits.append((GroupPartition(group_id, name, index), committed))
-    if found.commits and group is None:
-        groups.new_simple_group(group_id, now_ms)
-    return found
+    @staticmethod
+    def _set_timer(decision: ShardDecision) -> None:
+        decision.timers.append(SetTimer(DELETIONS_TIMER, DELETIONS_PAUSE_MS))
 
 
 class OffsetFetching:
@@ -478,7 +364,7 @@ class OffsetFetching:
         error = self._check(asked.group_id, asked.member_id, asked.member_epoch)
         if error is not ErrorCode.NONE:
             return OffsetFetchResponseGroup(asked.group_id, [], error)
-        by_id = self._version >= _FIRST_VERSION_BY_TOPIC_ID
+        by_id = self._version >= FIRST_VERSION_BY_TOPIC_ID
         if asked.topics is None:
             topics = yield from self._all(asked.group_id, by_id=by_id)
         else:

@@ -11,16 +11,14 @@ from uuid import UUID
 import pytest
 
 from grouplab.offsets_lab import Logged, OffsetsLab, image_of
-from tidelog.group_coordinator.groups import offset_table
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups import group_offsets
+from tidelog.group_coordinator.groups.group_offsets import (
     DELETIONS_PAUSE_MS,
     DELETIONS_TIMER,
     MAX_DELETED_AT_ONCE,
     MAX_SOUGHT_AT_ONCE,
-    CommittedOffset,
-    GroupPartition,
-    offset_record,
 )
+from tidelog.group_coordinator.groups.offset_commits import CommittedOffset, GroupPartition, offset_record
 from tidelog.group_coordinator.shard_core import CancelTimer, SetTimer, ShardDecision, ShardRequest
 from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
@@ -163,8 +161,8 @@ class History:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_offsets_equal_those_of_the_model(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(offset_table, "MAX_DELETED_AT_ONCE", 1 + seed % 3)
-    monkeypatch.setattr(offset_table, "MAX_SOUGHT_AT_ONCE", 2 + seed % 7)
+    monkeypatch.setattr(group_offsets, "MAX_DELETED_AT_ONCE", 1 + seed % 3)
+    monkeypatch.setattr(group_offsets, "MAX_SOUGHT_AT_ONCE", 2 + seed % 7)
     history = History(seed)
     for number in range(STEPS):
         history.step(number)

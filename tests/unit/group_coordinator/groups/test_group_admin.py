@@ -10,7 +10,7 @@ import pytest
 from grouplab.shard_lab import EAGER, GROUP, SESSION_MS, ShardLab, subscription
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, session_key
 from tidelog.group_coordinator.groups.group_core import EXPIRY_PAUSE_MS
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups.offset_commits import (
     CommittedOffset,
     GroupPartition,
     offset_record,

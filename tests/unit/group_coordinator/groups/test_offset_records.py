@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups.offset_commits import (
     CommittedOffset,
     GroupPartition,
     offset_record,

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from brokerlab.counted_work import instructions_of
-from tidelog.group_coordinator.groups.offset_table import CommittedOffset, GroupPartition, OffsetTable
+from tidelog.group_coordinator.groups.offset_commits import CommittedOffset, GroupPartition, OffsetTable
 from tidelog.group_coordinator.shard_core import Producer
 from tidelog.kernel.instants import WallMs
 

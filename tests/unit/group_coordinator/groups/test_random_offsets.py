@@ -12,7 +12,7 @@ from typing import Any  # Any: the planted faults pass arguments on
 import pytest
 
 from grouplab.offsets_lab import OffsetsLab
-from tidelog.group_coordinator.groups.offset_table import GroupPartition, OffsetTable
+from tidelog.group_coordinator.groups.offset_commits import GroupPartition, OffsetTable
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.offset_delete import (

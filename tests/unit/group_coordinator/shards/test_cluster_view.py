@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups.offset_commits import (
     CommittedOffset,
     GroupPartition,
     offset_record,

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.groups.offset_table import (
+from tidelog.group_coordinator.groups.offset_commits import (
     CommittedOffset,
     GroupPartition,
     offset_record,

@@ -1,4 +1,4 @@
-"""All committed and pending offsets of a shard, their records, and their deletion.
+"""The commits of offsets: OffsetCommit, TxnOffsetCommit, and the offsets of a shard with their records.
 
 If two commits of the same partition compete, the later one in the log wins. A transaction's offset counts
 from the position where it was written, not from the position of the marker. So an older transactional
@@ -7,35 +7,48 @@ commit never replaces a later plain commit. Kafka's OffsetMetadataManager compar
 Records have Kafka's format (`OffsetCommitKey`, `OffsetCommitValue`). The value has the oldest version that
 can express it: 1 with its own retention time (OffsetCommit 2-4), 4 with a topic id, otherwise 3.
 
-Many offsets are deleted in steps that each take a few milliseconds. The offsets of a deleted topic or group
-are marked at once, and no longer found from then on. Their tombstones follow in several turns. A topic or
-group of the same name may have new offsets before then. The marks do not apply to these, because they are
-later in the log.
+The offsets of a deleted topic or group are marked at once, and no longer found from then on. Their tombstones
+follow later (`Deletions`). A topic or group of the same name may have new offsets before then. The marks do
+not apply to these, because they are later in the log.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.shared import TimerKey, WhenDeleted
+from tidelog.group_coordinator.groups.shared import Groups, OffsetCommitter
 from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
     Producer,
     ReplayedRecord,
     Reply,
-    SetTimer,
     ShardDecision,
+    ShardRequest,
 )
 from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import record_codec
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from tidelog.wire.messages.records.legacy_offset_commit import LegacyOffsetCommitKey, LegacyOffsetCommitValue
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from tidelog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from tidelog.wire.primitives import uvarint
 from tidelog.wire.schema import ZERO_UUID
 
@@ -43,6 +56,13 @@ REMEMBERED_MS: Final = 7 * 86_400_000
 """The time that a silent producer's epoch is kept; longer than on brokers (producer.id.expiration.ms)."""
 NO_EXPIRY: Final = WallMs(-1)
 """The expiry time of an offset without its own retention time; offsets.retention.minutes applies to it."""
+MAX_TIME_MS: Final = (1 << 63) - 1
+"""The largest time that a record of an offset can contain. A client may ask for a retention beyond it."""
+FIRST_VERSION_BY_TOPIC_ID: Final = 10
+"""The first OffsetCommit and OffsetFetch that name topics by id."""
+_FIRST_VERSION_OF_MEMBER_EPOCHS: Final = 9
+_FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID: Final = 6
+"""The first TxnOffsetCommit that names topics by id and states the errors of member epochs (KIP-1319)."""
 LEGACY_KIND: Final = 0
 _KIND: Final = 1
 _KEY_START: Final = struct.Struct(">hh")
@@ -346,15 +366,6 @@ def read_record(kind: int, record: ReplayedRecord) -> tuple[GroupPartition, Comm
     )
 
 
-MAX_DELETED_AT_ONCE: Final = 250
-"""The offsets that are deleted in one turn. All shards of a coordinator may have a turn at the same time."""
-MAX_SOUGHT_AT_ONCE: Final = 2_500
-"""The groups and offsets among which those to delete are sought in one turn."""
-DELETIONS_TIMER: Final = TimerKey("offsets", "deletions")
-DELETIONS_PAUSE_MS: Final = 20
-"""The pause between two turns of a shard."""
-
-
 def delete_keys(table: OffsetTable, keys: Iterable[GroupPartition], decision: ShardDecision) -> None:
     """Deletes all offsets of these keys, committed and pending, with their tombstones."""
     for key in sorted(keys):
@@ -362,106 +373,190 @@ def delete_keys(table: OffsetTable, keys: Iterable[GroupPartition], decision: Sh
         table.apply(key, None, None, WallMs(-1))
 
 
-class _Sought:
-    """A group among whose offsets the marked ones are sought."""
+class OffsetCommits:
+    """The handler of OffsetCommit and TxnOffsetCommit."""
 
-    __slots__ = ("done", "group_id", "partitions")
-
-    def __init__(self, group_id: str, partitions: list[TopicPartition], done: WhenDeleted | None) -> None:
-        self.group_id = group_id
-        self.partitions = partitions
-        """The partitions that are still to be looked at."""
-        self.done = done
-
-
-class Deletions:
-    """The marked offsets of one shard, whose tombstones are to be written."""
-
-    def __init__(self, table: OffsetTable) -> None:
+    def __init__(self, groups: Groups, table: OffsetTable) -> None:
+        self._groups = groups
         self._table = table
-        self._sought: _Sought | None = None
-        """The group that is looked through at present. There is one while a deletion is under way."""
-        self._deleted_groups: deque[tuple[str, WhenDeleted | None]] = deque()
-        self._round: deque[str] = deque()
-        """The other groups that are looked through for offsets of deleted topics."""
-        self._begins_again = False
-        """Whether topics were deleted since the round through all groups began."""
 
-    def topics_deleted(self, topics: Collection[str], decision: ShardDecision) -> None:
-        """Deletes all offsets of these topics that there are now."""
-        self._table.mark_topics(topics)
-        self._begins_again = True
-        if self._sought is None:
-            self._sought = self._next()
-            self.go_on(decision)
+    def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> ShardDecision:
+        decision = ShardDecision()
+        asked = _Commit(self._groups, request, by_id=request.api_version >= FIRST_VERSION_BY_TOPIC_ID)
+        error = asked.error_of_client(decision)
+        retention_ms = request.message.retention_time_ms
+        expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
+        for key, committed in asked.decide(error, now_ms, expire_ms):
+            if self._table.is_marked(key):  # the tombstone must not follow the new offset
+                delete_keys(self._table, (key,), decision)
+            decision.records.append(offset_record(key, committed))
+            self._table.apply(key, committed, None, now_ms)
+        response = OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    topic.name or "",
+                    topic.topic_id,
+                    [OffsetCommitResponsePartition(index, error) for index, error in topic.errors],
+                )
+                for topic in asked.topics
+            ]
+        )
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
 
-    def group_deleted(self, group_id: str, done: WhenDeleted | None, decision: ShardDecision) -> bool:
-        """Deletes all offsets of a group that there are now.
+    def commit_in_transaction(
+        self, request: ShardRequest[TxnOffsetCommitRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        """Decides on a TxnOffsetCommit.
 
-        Returns False if the deletion takes more than this turn. `done` is called at its end then.
+        The broker has verified with the transaction's coordinator that the transaction is open. A producer
+        epoch older than the newest known one is rejected, as the append would be. While older offsets of
+        these partitions are being deleted, the client gets an error after which it asks again: their
+        tombstones cannot be part of a transaction.
         """
-        partitions = self._table.all_partitions_of(group_id)
-        if not partitions or len(partitions) + len(decision.records) <= MAX_DELETED_AT_ONCE:
-            delete_keys(
-                self._table, [GroupPartition(group_id, *partition) for partition in partitions], decision
-            )
-            return True
-        self._table.mark_group(group_id)
-        self._deleted_groups.append((group_id, done))
-        if self._sought is None:
-            self._sought = self._next()
-            self._set_timer(decision)
-        return False
-
-    def go_on(self, decision: ShardDecision) -> None:
-        """Deletes some marked offsets."""
-        looked_at = deleted = 0
-        while self._sought and deleted < MAX_DELETED_AT_ONCE and looked_at < MAX_SOUGHT_AT_ONCE:
-            group_id, partitions = self._sought.group_id, self._sought.partitions
-            some = partitions[deleted - MAX_DELETED_AT_ONCE :]
-            del partitions[deleted - MAX_DELETED_AT_ONCE :]
-            keys = [GroupPartition(group_id, *partition) for partition in some]
-            marked = [key for key in keys if self._table.is_marked(key)]
-            delete_keys(self._table, marked, decision)
-            deleted += len(marked)
-            looked_at += 1 + len(some)
-            if not partitions:
-                if self._sought.done is not None:
-                    decision.replies += self._sought.done(ErrorCode.NONE)
-                self._sought = self._next()
-        if self._sought is not None:
-            self._set_timer(decision)
+        decision = ShardDecision()
+        by_id = request.api_version >= _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
+        asked = _Commit(self._groups, request, by_id=by_id)
+        producer = Producer(request.message.producer_id, request.message.producer_epoch)
+        if producer.producer_epoch < self._table.newest_epoch(producer.producer_id):
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
         else:
-            self._table.forget_marks()
+            error = asked.error_of_client(decision)
+        table = self._table
+        if error is ErrorCode.NONE and table.has_marks and any(map(table.is_marked, asked.keys())):
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        for key, committed in asked.decide(error, now_ms, NO_EXPIRY):
+            decision.transaction = producer
+            decision.records.append(offset_record(key, committed))
+            self._table.apply(key, committed, producer, now_ms)
+        response = TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    topic.name or "",
+                    topic.topic_id,
+                    [
+                        TxnOffsetCommitResponsePartition(index, error if by_id else _error_before_v6(error))
+                        for index, error in topic.errors
+                    ],
+                )
+                for topic in asked.topics
+            ]
+        )
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
 
-    def deactivate(self) -> list[Reply]:
-        """Returns the replies that still wait. The next owner of the shard has the other offsets."""
-        waiting = [done for _, done in self._deleted_groups]
-        if self._sought is not None:
-            waiting.append(self._sought.done)
-        self._sought = None
-        self._deleted_groups.clear()
-        return [
-            reply
-            for done in waiting
-            if done is not None
-            for reply in done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+def _error_before_v6(error: ErrorCode) -> ErrorCode:
+    """Returns the error that a client of an older TxnOffsetCommit knows for a stale member epoch."""
+    return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+
+
+class _Topic(NamedTuple):
+    """A topic of a commit. The name is None if no topic has this id."""
+
+    name: str | None
+    topic_id: UUID
+    partitions: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition]
+    errors: list[tuple[int, ErrorCode]]
+    """The error of each partition, which `decide` adds."""
+
+
+class _Commit:
+    """One request of either API, and the checks that both have in common.
+
+    A request names each topic by its id or by its name.
+    """
+
+    __slots__ = ("_committer", "_group_id", "_groups", "topics")
+
+    def __init__(
+        self,
+        groups: Groups,
+        request: ShardRequest[OffsetCommitRequest] | ShardRequest[TxnOffsetCommitRequest],
+        *,
+        by_id: bool,
+    ) -> None:
+        message, names = request.message, groups.image.topic_names
+        self._groups = groups
+        self._group_id = message.group_id
+        self._committer = OffsetCommitter(
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id_or_member_epoch,
+            request.api_key,
+            request.api_version,
+            is_transactional=request.api_key == ApiKey.TXN_OFFSET_COMMIT,
+        )
+        self.topics = [
+            _Topic(names.get(topic.topic_id), topic.topic_id, topic.partitions, [])
+            if by_id
+            else _Topic(topic.name, ZERO_UUID, topic.partitions, [])
+            for topic in message.topics
         ]
 
-    def _next(self) -> _Sought | None:
-        """Returns the next group to look through, or None at the end of all deletions."""
-        done: WhenDeleted | None = None
-        if self._deleted_groups:
-            group_id, done = self._deleted_groups.popleft()
-        else:
-            if not self._round and self._begins_again:
-                self._begins_again = False
-                self._round.extend(self._table.group_ids())
-            if not self._round:
-                return None
-            group_id = self._round.popleft()
-        return _Sought(group_id, self._table.all_partitions_of(group_id), done)
+    def keys(self) -> Iterator[GroupPartition]:
+        """Returns the partitions to commit, without those of unknown topics."""
+        for topic in self.topics:
+            if topic.name is not None:
+                for partition in topic.partitions:
+                    yield GroupPartition(self._group_id, topic.name, partition.partition_index)
 
-    @staticmethod
-    def _set_timer(decision: ShardDecision) -> None:
-        decision.timers.append(SetTimer(DELETIONS_TIMER, DELETIONS_PAUSE_MS))
+    def error_of_client(self, decision: ShardDecision) -> ErrorCode:
+        """Returns whether the client may commit. A commit without a generation does not need a group."""
+        group, committer = self._groups.by_id.get(self._group_id), self._committer
+        if group is not None:
+            return group.check_commit(committer, decision)
+        if committer.generation_or_epoch < 0:
+            return ErrorCode.NONE
+        first = (
+            _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
+            if committer.is_transactional
+            else _FIRST_VERSION_OF_MEMBER_EPOCHS
+        )
+        return ErrorCode.ILLEGAL_GENERATION if committer.api_version < first else ErrorCode.GROUP_ID_NOT_FOUND
+
+    def decide(
+        self, error: ErrorCode, now_ms: WallMs, expire_ms: WallMs
+    ) -> Iterable[tuple[GroupPartition, CommittedOffset]]:
+        """Checks each partition, and returns the offsets to commit.
+
+        An `error` other than NONE rejects all of them. The first offset of an absent group creates the group.
+        A request may name a partition many times; its last offset counts.
+        """
+        groups, group_id = self._groups, self._group_id
+        max_metadata_length = groups.settings.offset_metadata_max_bytes
+        known_topics = groups.image.topics
+        group = groups.by_id.get(group_id)
+        check_partition = None if group is None else group.partition_commit_check(self._committer)
+        commits: list[tuple[GroupPartition, CommittedOffset]] = []
+        for topic in self.topics:
+            name = topic.name
+            known = None if name is None else known_topics.get(name)
+            partition_count = 0 if known is None else known.partition_count
+            for partition in topic.partitions:
+                index = partition.partition_index
+                metadata = partition.committed_metadata or ""
+                refused = error
+                if refused is ErrorCode.NONE:
+                    if name is None:
+                        refused = ErrorCode.UNKNOWN_TOPIC_ID
+                    elif known is None or not 0 <= index < partition_count:
+                        refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    elif len(metadata) > max_metadata_length:
+                        refused = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    elif check_partition is not None:
+                        refused = check_partition(known.topic_id, index)
+                topic.errors.append((index, refused))
+                if refused is ErrorCode.NONE and name is not None:
+                    committed = CommittedOffset(
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        metadata,
+                        now_ms,
+                        expire_ms,
+                        topic.topic_id,
+                    )
+                    commits.append((GroupPartition(group_id, name, index), committed))
+        if commits and group is None:
+            groups.new_simple_group(group_id, now_ms)
+        return commits if len(commits) == 1 else dict(commits).items()
