@@ -19,8 +19,7 @@ import structlog
 from tidelog.broker.cluster.view import CurrentSettings, MetadataView, closest_replica
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.segment import FileRange
-from tidelog.broker.net.socket_io import is_resident
+from tidelog.broker.log.segment import FileRange, is_resident
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.replication.fetch_wire import (

@@ -1,7 +1,7 @@
 """One segment: a `.log` file of batches with its indexes, the search in it, and the ranges sent from it.
 
-The order is: `OpenSegments` (bounds the open files), `Segment`, `FileRange` (what a fetch sends), and the
-search for a batch by offset or position.
+The order is: `OpenSegments` (bounds the open files), `Segment`, `FileRange` (what a fetch sends), the page
+cache, and the search for a batch by offset or position.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, known_max_timestamp
 NOT_OPEN: Final = -1
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 DEFAULT_MAX_OPEN_SEGMENTS: Final = 8192
+READ_BYTES: Final = 256 * 1024
+"""The size of the reads that bring a range into the page cache."""
+_ONE_BYTE: Final = [bytearray(1)]  # the target of a probe, which ignores what it reads
 _BASE_OFFSET: Final = attrgetter("base_offset")
 
 
@@ -360,6 +363,30 @@ class FileRange:
         if not self._is_released:
             self._is_released = True
             self.segment.release()
+
+
+def is_resident(fileno: int, position: int) -> bool:
+    """Returns whether the byte at `position` can be read without waiting for the disk. Returns True at the
+    end of the file, and if the file system cannot answer.
+    """
+    try:
+        os.preadv(fileno, _ONE_BYTE, position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:  # EOPNOTSUPP: the file system lacks non-blocking reads (older overlayfs, FUSE)
+        return True
+    return True
+
+
+def read_ahead(fileno: int, position: int, length: int) -> None:
+    """Reads the range, so that the page cache holds it. Blocks, so it must run in a thread."""
+    buffer = bytearray(min(length, READ_BYTES))
+    end = position + length
+    while position < end:
+        read = os.preadv(fileno, [buffer], position)
+        if not read:
+            return
+        position += read
 
 
 class BatchPlace(NamedTuple):

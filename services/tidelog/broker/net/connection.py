@@ -22,11 +22,11 @@ from tidelog.broker.net.socket_io import (
     InvalidFrameSizeError,
     NoMemoryForRequestError,
     Outbox,
-    TlsOutbox,
     Turn,
     memory_of,
     release_files,
 )
+from tidelog.broker.net.tls_socket import TlsOutbox
 from tidelog.broker.requests.request import RequestContext, RequestSource
 from tidelog.model.brokers import host_and_port
 from tidelog.model.fair_budget import SCAN_INTERVAL_S, FairBudget, Holding

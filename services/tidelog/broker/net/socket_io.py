@@ -1,9 +1,19 @@
 """The bytes of one TCP connection: frames in, chunks out, and when they leave.
 
 `FrameReader` cuts what a socket receives into frames. `Outbox` sends chunks of bytes and ranges of files, in
-order; `TlsOutbox` encrypts them in a `TlsSession`. `Turn` delays writes to the end of an iteration of the
-event loop. `SocketProtocol` connects them to asyncio. A client's `Connection` and a follower's
+order; `tls_socket.py` has the same for encrypted connections. `Turn` delays writes to the end of an iteration
+of the event loop. `SocketProtocol` connects them to asyncio. A client's `Connection` and a follower's
 `LeaderConnection` both consist of these parts.
+
+All connections read into one shared buffer, because the event loop hands a connection its bytes before it
+reads for another one. Only the incomplete frame at the end is copied, into a buffer that belongs to the
+connection. A connection that sends large frames reads directly into such a buffer. Therefore an idle
+connection holds no memory, and a large Produce request is one contiguous range of bytes from the socket to
+the log.
+
+All bytes leave by system calls on the connection's socket and none through the transport, so that `write`
+and `sendfile` cannot overtake each other. What the socket does not accept waits in the outbox. The event
+loop watches a duplicate of the socket (uvloop forbids to watch its own) and reports when it accepts more.
 """
 
 from __future__ import annotations
@@ -11,24 +21,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from tidelog.broker.log.segment import FileRange
+from tidelog.broker.log.segment import FileRange, is_resident, read_ahead
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget, Holding
 from tidelog.wire.headers import SIZE_BYTES
-
-#
-# All connections read into one shared buffer, because the event loop hands a connection its bytes before it
-# reads for another one. Only the incomplete frame at the end is copied, into a buffer that belongs to the
-# connection. A connection that sends large frames reads directly into such a buffer. Therefore an idle
-# connection holds no memory, and a large Produce request is one contiguous range of bytes from the socket to
-# the log.
 
 _TLS_HANDSHAKE: Final = 0x1603
 """The first bytes of a TLS connection, in place of the upper half of a frame's size."""
@@ -51,6 +52,18 @@ are served, and slowly read, whatever large ones hold.
 """
 
 _NO_MEMORY: Final = "other requests hold all memory (queued.max.request.bytes)"
+
+MAX_CHUNKS_PER_WRITE: Final = 64
+"""The most chunks that one writev takes; IOV_MAX is 1024."""
+PROBE_STEP_BYTES: Final = 128 * 1024
+"""The distance between two probes of a file range for pages that are not in the page cache. It is the
+kernel's default read-ahead.
+"""
+READ_AHEAD_BYTES: Final = 1024 * 1024
+SENDFILE_BYTES_PER_TURN: Final = 1024 * 1024
+"""The most bytes from files that one connection sends before the event loop serves the other connections."""
+
+Chunk = bytes | bytearray | memoryview | FileRange
 
 _unpack_size = struct.Struct(">i").unpack_from
 
@@ -305,55 +318,6 @@ class FrameReader:
             self.holding.grew_s = monotonic()
 
 
-#
-# All bytes leave by system calls on the connection's socket and none through the transport, so that `write`
-# and `sendfile` cannot overtake each other. What the socket does not accept waits in the outbox. The event
-# loop watches a duplicate of the socket (uvloop forbids to watch its own) and reports when it accepts more.
-
-MAX_CHUNKS_PER_WRITE: Final = 64
-"""The most chunks that one writev takes; IOV_MAX is 1024."""
-PROBE_STEP_BYTES: Final = 128 * 1024
-"""The distance between two probes of a file range for pages that are not in the page cache. It is the
-kernel's default read-ahead.
-"""
-READ_AHEAD_BYTES: Final = 1024 * 1024
-SENDFILE_BYTES_PER_TURN: Final = 1024 * 1024
-"""The most bytes from files that one connection sends before the event loop serves the other connections."""
-_READ_BYTES: Final = 256 * 1024
-TLS_PIECE_BYTES: Final = 128 * 1024
-"""The most bytes that one call encrypts, and about the most encrypted bytes that wait for the socket."""
-TLS_RECEIVE_BYTES: Final = 64 * 1024
-"""The most encrypted bytes that one system call receives. A connection keeps about as much memory."""
-
-Chunk = bytes | bytearray | memoryview | FileRange
-
-_ONE_BYTE = [bytearray(1)]  # the target of the probe, which ignores what it reads
-
-
-def is_resident(fileno: int, position: int) -> bool:
-    """Returns whether the byte at `position` can be read without waiting for the disk. Returns True at the
-    end of the file, and if the file system cannot answer.
-    """
-    try:
-        os.preadv(fileno, _ONE_BYTE, position, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:  # EOPNOTSUPP: the file system lacks non-blocking reads (older overlayfs, FUSE)
-        return True
-    return True
-
-
-def read_ahead(fileno: int, position: int, length: int) -> None:
-    """Reads the range, so that the page cache holds it. Blocks, so it must run in a thread."""
-    buffer = bytearray(min(length, _READ_BYTES))
-    end = position + length
-    while position < end:
-        read = os.preadv(fileno, [buffer], position)
-        if not read:
-            return
-        position += read
-
-
 class Outbox:
     """The sending half of one connection. It has no limit: its user must stop at a limit of `waiting_bytes`,
     the bytes that the socket has not accepted yet.
@@ -553,206 +517,6 @@ class Outbox:
         self._watching = False
 
 
-class TlsSession:
-    """The TLS of one connection: OpenSSL between two buffers in memory, and the socket.
-
-    An `ssl.SSLSocket` needs two system calls for each record that it reads, and clients such as librdkafka
-    send records of 1 KiB. Here, one call receives up to TLS_RECEIVE_BYTES (ADR 0042).
-    """
-
-    __slots__ = ("_ciphertext", "_incoming", "_outgoing", "_read", "ended", "socket", "tls")
-
-    def __init__(
-        self, context: ssl.SSLContext, connection: socket.socket, *, server_hostname: str | None = None
-    ) -> None:
-        """`server_hostname` is the name that the peer's certificate must have; None means that the peer is
-        the client.
-        """
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self.tls = context.wrap_bio(
-            self._incoming,
-            self._outgoing,
-            server_side=server_hostname is None,
-            server_hostname=server_hostname,
-        )
-        self._read: Any = self.tls.read  # Any: with a buffer it returns an int, which typeshed does not know
-        self._ciphertext: bytes | memoryview = b""
-        self.socket = connection
-        self.ended: OSError | None = None
-        """Why nothing more can be read."""
-
-    @property
-    def has_received(self) -> bool:
-        """Whether bytes have been received that `read_into` has not returned."""
-        return self._incoming.pending > 0 or self.tls.pending() > 0
-
-    @property
-    def undecrypted_bytes(self) -> int:
-        """The bytes that have been received and that `read_into` has not returned, encrypted or not."""
-        return self._incoming.pending + self.tls.pending()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """The encrypted bytes that the socket has not accepted yet."""
-        return len(self._ciphertext) + self._outgoing.pending
-
-    def receive(self) -> int:
-        """Receives once from the socket. Returns the number of encrypted bytes, which is 0 if there are none,
-        and sets `ended` at the end of the stream.
-        """
-        try:
-            data = self.socket.recv(TLS_RECEIVE_BYTES)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            self.ended = error
-            return 0
-        if not data:
-            self.ended = ConnectionResetError("the peer closed the connection")
-            return 0
-        self._incoming.write(data)
-        return len(data)
-
-    def read_into(self, buffer: memoryview) -> int:
-        """Decrypts received bytes into the buffer and returns their number. Sets `ended` at the end of the
-        session. Fewer bytes than the buffer has mean that no whole record is left.
-        """
-        read, incoming = self._read, self._incoming
-        filled, size = 0, len(buffer)
-        try:
-            while filled < size:
-                count: int = read(size - filled, buffer[filled:])
-                if not count:
-                    self.ended = ConnectionResetError("the peer closed the connection")
-                    break
-                filled += count
-                if not incoming.pending:  # spares the exception at the end of most requests
-                    break
-        except ssl.SSLWantReadError:
-            pass
-        except OSError as error:
-            self.ended = error
-        return filled
-
-    def encrypt(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypts bytes for the next `flush`."""
-        self.tls.write(data)
-
-    def flush(self) -> None:
-        """Sends the encrypted bytes. Raises BlockingIOError if the socket does not accept all of them."""
-        while True:
-            if not self._ciphertext:
-                self._ciphertext = self._outgoing.read()
-                if not self._ciphertext:
-                    return
-            sent = os.write(self.socket.fileno(), self._ciphertext)
-            self._ciphertext = memoryview(self._ciphertext)[sent:] if sent < len(self._ciphertext) else b""
-
-    def close(self, *, ends_cleanly: bool) -> None:
-        """Closes the socket. A clean end first sends the alert that ends the session, if it can be sent at
-        once. The peer's own alert is not awaited.
-        """
-        with suppress(OSError, ValueError):
-            if ends_cleanly:
-                with suppress(ssl.SSLError):
-                    self.tls.unwrap()
-            self.flush()
-        self.socket.close()
-
-
-class TlsOutbox(Outbox):
-    """The outbox of an encrypted connection. OpenSSL encrypts the bytes, so ranges of files are read first.
-
-    What is encrypted has to leave before more is encrypted, except for a few small chunks that leave
-    together.
-    """
-
-    __slots__ = ("_encrypted_bytes", "_session")
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        session: TlsSession,
-        on_drained: Callable[[], None],
-        on_error: Callable[[OSError], None],
-    ) -> None:
-        super().__init__(loop, session.socket.fileno(), on_drained, on_error)
-        self._session = session
-        self._encrypted_bytes = 0
-        """The part of `waiting_bytes` that is encrypted."""
-
-    def _send_bytes(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self.waiting_bytes += len(data)
-        if not self._watching and not self._reading_ahead:
-            self._pump()
-
-    def _pump(self) -> None:
-        budget, waited_bytes, session = SENDFILE_BYTES_PER_TURN, self.waiting_bytes, self._session
-        is_cold = False
-        try:
-            session.flush()
-            while self._chunks and budget > 0 and not is_cold:
-                encrypted = 0
-                while self._chunks and encrypted < TLS_PIECE_BYTES:
-                    head = self._chunks[0]
-                    if isinstance(head, FileRange):
-                        is_cold = self._is_cold(head)
-                        if is_cold:
-                            break
-                        piece: bytes | bytearray | memoryview = self._read_piece(head)
-                    else:
-                        piece = self._take_piece(head)
-                    if len(piece):
-                        session.encrypt(piece)
-                        encrypted += len(piece)
-                self.waiting_bytes -= encrypted
-                budget -= encrypted
-                session.flush()
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._on_error(error)
-            return
-        unsent = session.unsent_bytes
-        self.waiting_bytes += unsent - self._encrypted_bytes
-        self._encrypted_bytes = unsent
-        if unsent or (self._chunks and not is_cold):
-            if self.waiting_bytes != waited_bytes:
-                self.last_progress = monotonic()
-            self._watch()
-        elif is_cold:
-            head = self._chunks[0]
-            assert isinstance(head, FileRange)
-            self._read_ahead(head)
-        else:
-            self._stop_watching()
-            self._on_drained()
-
-    def _take_piece(self, head: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-        if len(head) <= TLS_PIECE_BYTES:
-            self._chunks.popleft()
-            return head
-        rest = memoryview(head)
-        self._chunks[0] = rest[TLS_PIECE_BYTES:]
-        return rest[:TLS_PIECE_BYTES]
-
-    def _read_piece(self, head: FileRange) -> bytes:
-        """Takes the next bytes of a file range, which are in the page cache."""
-        length = min(head.length, self._probed_to - head.position, TLS_PIECE_BYTES)
-        piece = os.pread(head.fileno(), length, head.position)
-        if not piece:  # the file is shorter than the response promised, which cannot be completed
-            raise OSError(f"segment ended {head.length} bytes early")
-        head.position += len(piece)
-        head.length -= len(piece)
-        if not head.length:
-            self._chunks.popleft()
-            head.release()
-            self._probed_to = 0
-        return piece
-
-
 def memory_of(chunks: Iterable[Chunk]) -> int:
     """Returns the bytes of chunks that are in memory and not in files."""
     return sum(len(chunk) for chunk in chunks if not isinstance(chunk, FileRange))
@@ -765,13 +529,6 @@ def release_files(chunks: Iterable[Chunk]) -> None:
             chunk.release()
 
 
-#
-# A write wakes its client, which on a busy machine takes the processor at once. Therefore all requests that
-# have arrived are served before the first response is written. With 16 clients that send one message each,
-# this gave a fifth more requests per second. Followers are woken at the same time: one response brings them
-# all that was appended in the iteration.
-
-
 class Flushable(Protocol):
     def flush(self) -> None: ...
 
@@ -779,6 +536,11 @@ class Flushable(Protocol):
 class Turn:
     """The work for the end of the current iteration of the event loop: first the calls, then the flushes.
     Each Flushable is flushed once, however often it asks.
+
+    A write wakes its client, which on a busy machine takes the processor at once. Therefore all requests that
+    have arrived are served before the first response is written. With 16 clients that send one message each,
+    this gave a fifth more requests per second. Followers are woken at the same time: one response brings them
+    all that was appended in the iteration.
     """
 
     __slots__ = ("_calls", "_is_scheduled", "_loop", "_waiting")

@@ -1,8 +1,8 @@
 """TLS of the broker's listeners: certificates, the handshake, and reading from an encrypted socket.
 
-A `TlsSession` (`socket_io.py`) encrypts and decrypts, without asyncio's transports. `TlsAcceptor` accepts
-sockets and completes their handshakes in threads, because one handshake takes milliseconds of CPU.
-`TlsTransport` then stands in for asyncio's transport, and `TlsOutbox` (`socket_io.py`) sends.
+`TlsAcceptor` accepts sockets and completes their handshakes in threads, because one handshake takes
+milliseconds of CPU. `TlsTransport` then stands in for asyncio's transport, with a `TlsSession`, and a
+`TlsOutbox` sends (`tls_socket.py`).
 
 The files are read again when they change, at the next handshake. If the new ones are not valid, the earlier
 ones stay in use.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tidelog.broker.net.connection import CLIENT_LOG
-from tidelog.broker.net.socket_io import TLS_RECEIVE_BYTES, TlsSession
+from tidelog.broker.net.tls_socket import TLS_RECEIVE_BYTES, TlsSession
 from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.settings.tls_settings import ANY_STORE, TlsPlan, principal_of
 

@@ -18,16 +18,10 @@ from typing import Any, Final, cast
 
 import structlog
 
-from tidelog.broker.net.socket_io import (
-    BufferPool,
-    FrameReader,
-    InvalidFrameSizeError,
-    Outbox,
-    TlsOutbox,
-    TlsSession,
-)
+from tidelog.broker.net.socket_io import BufferPool, FrameReader, InvalidFrameSizeError, Outbox
 from tidelog.broker.net.socket_protocol import SocketProtocol
 from tidelog.broker.net.tls import TlsTransport, shake_hands
+from tidelog.broker.net.tls_socket import TlsOutbox, TlsSession
 from tidelog.kernel.instants import Backoff
 from tidelog.model.brokers import Endpoint
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.net.socket_io import is_resident
+from tidelog.broker.log.segment import is_resident
 
 
 @pytest.fixture

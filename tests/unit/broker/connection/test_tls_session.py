@@ -19,15 +19,9 @@ from hypothesis import strategies as st
 from brokerlab.open_file import FILE_BYTES, OpenFile
 from brokerlab.secured_broker import new_authority, put_identity
 from tidelog.broker.net import tls
-from tidelog.broker.net.socket_io import (
-    TLS_PIECE_BYTES,
-    BufferPool,
-    Chunk,
-    FrameReader,
-    TlsOutbox,
-    TlsSession,
-)
+from tidelog.broker.net.socket_io import BufferPool, Chunk, FrameReader
 from tidelog.broker.net.tls import TlsTransport, shake_hands
+from tidelog.broker.net.tls_socket import TLS_PIECE_BYTES, TlsOutbox, TlsSession
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 DATA = FILE_BYTES[: 1 << 20]
