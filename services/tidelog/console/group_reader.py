@@ -18,7 +18,6 @@ from tidelog.client.admin.groups import (
 )
 from tidelog.client.admin.logs import fetch_batches
 from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, start_offsets
-from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
 from tidelog.console.readings import (
@@ -31,15 +30,12 @@ from tidelog.console.readings import (
     unless_denied,
 )
 from tidelog.kernel.instants import MonotonicMs, WallMs
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.cluster_reader import ClusterReader, leader_sizes, uncommitted_count
 from tidelog.observe.lag import (
-    NO_LIMIT,
     LogEnds,
     Observation,
-    Retention,
     beyond_end_count,
     forecast,
     total_of,
@@ -143,11 +139,13 @@ class GroupReader:
             cluster, topics, {each: committed[each] for each in shown if each in committed}, silent, denied
         )
         before = self._remember(group_id, observations)
-        retentions = {name: unless_denied(partial(_retention, cluster, name), denied) for name in topics}
+        retentions = {
+            name: unless_denied(partial(ClusterReader(cluster).retentions, [name]), denied) for name in topics
+        }
         rows = []
         for each in shown:
             observation = observations.get(each)
-            retention = retentions.get(each.topic)
+            retention = (retentions.get(each.topic) or {}).get(each.topic)
             outlook = (
                 None
                 if observation is None or retention is None
@@ -278,13 +276,3 @@ def _owners(group: Group) -> dict[TopicPartition, str]:
         for partition in member.partitions:
             names.setdefault(partition, []).append(member.instance_id or member.member_id)
     return {partition: ", ".join(found) for partition, found in names.items()}
-
-
-def _retention(cluster: Cluster, name: str) -> Retention:
-    resource = ConfigResource(ConfigResourceType.TOPIC, name)
-    values = {entry.name: entry.value for entry in describe_configs(cluster, resource, list(_RETENTION))}
-    return Retention(
-        int(values.get("retention.ms") or NO_LIMIT),
-        int(values.get("retention.bytes") or NO_LIMIT),
-        "delete" in (values.get("cleanup.policy") or "delete"),
-    )

@@ -19,17 +19,29 @@ from tidelog.client.admin.groups import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, offsets_of_topics, start_offsets
-from tidelog.client.admin.reassignments import list_reassignments
-from tidelog.client.admin.topics import describe_topics_setting
+from tidelog.client.admin.offsets import (
+    ShareOffset,
+    describe_share_offsets,
+    offsets_at,
+    offsets_of_topics,
+    start_offsets,
+)
+from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
+from tidelog.client.admin.topics import OffsetAt, describe_topics_setting, describe_topics_settings
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.instants import HOUR_MS, MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
+from tidelog.model.protocol_values import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    UNKNOWN_OFFSET,
+)
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView, merge_views
-from tidelog.observe.lag import LogEnds
+from tidelog.observe.lag import AGEING, RETENTION, LogEnds, LogOffsets, Retention
 from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 
 MAX_GROUPS: Final = 100
@@ -97,7 +109,7 @@ class ClusterReader:
     def partitions_of(self, views: Sequence[Mapping[str, Topic]]) -> list[PartitionView]:
         """Returns the partitions from the views of several brokers, as `merge_views` does."""
         names = {name for view in views for name in view}
-        found = describe_topics_setting(self._cluster, names, MIN_ISR) if names else {}
+        found = describe_topics_setting(self._cluster, names, MIN_ISR)
         min_isr = {name: int(value or 1) for name, value in found.items()}
         adding = {key: move.adding for key, move in list_reassignments(self._cluster).items()}
         return merge_views(views, min_isr, adding)
@@ -114,6 +126,53 @@ class ClusterReader:
             self._cluster, topics, LATEST_TIMESTAMP, silent=self._silent, isolation_level=READ_COMMITTED
         )
         return LogEnds(self.high_watermarks(topics), stable)
+
+    def retentions(self, topics: Iterable[str]) -> dict[str, Retention]:
+        found = describe_topics_settings(self._cluster, topics, RETENTION)
+        return {topic: Retention.of(values) for topic, values in found.items()}
+
+    def log_offsets(
+        self, topics: Mapping[str, Topic], now_ms: WallMs, without: Collection[int]
+    ) -> dict[PartitionKey, LogOffsets]:
+        """Returns what the growth of logs is forecast from, of the partitions that no broker of `without`
+        leads.
+        """
+        retentions = self.retentions(topics)
+        leaders = {
+            (topic.name, partition.index): partition.leader
+            for topic in topics.values()
+            for partition in topic.partitions
+            if partition.leader not in without
+        }
+
+        def ask(
+            timestamps: dict[PartitionKey, int], isolation_level: int = READ_UNCOMMITTED
+        ) -> dict[PartitionKey, OffsetAt]:
+            return offsets_at(self._cluster, timestamps, leaders, isolation_level=isolation_level)
+
+        starts = ask(dict.fromkeys(leaders, EARLIEST_TIMESTAMP))
+        recents = ask(dict.fromkeys(leaders, now_ms - HOUR_MS))
+        limits = {name: found.retention_ms for name, found in retentions.items() if found.retention_ms > 0}
+        ageing = ask({key: now_ms - int(AGEING * limits[key[0]]) for key in leaders if key[0] in limits})
+        # The ends are read last, so that no offset is above them.
+        ends = ask(dict.fromkeys(leaders, LATEST_TIMESTAMP))
+        stable = ask(dict.fromkeys(ends, LATEST_TIMESTAMP), READ_COMMITTED)
+        found: dict[PartitionKey, LogOffsets] = {}
+        for key in starts.keys() & ends.keys():
+            start, end = starts[key].offset, ends[key].offset
+            recent = recents.get(key)
+            is_recent = recent is not None and recent.offset != UNKNOWN_OFFSET
+            old = ageing.get(key)
+            found[key] = LogOffsets(
+                log_start_offset=start,
+                log_end_offset=end,
+                recent_offset=recent.offset if recent is not None and is_recent else end,
+                recent_ms=max(0, now_ms - recent.timestamp) if recent is not None and is_recent else 0,
+                ageing_offset=start if old is None else end if old.offset == UNKNOWN_OFFSET else old.offset,
+                last_stable_offset=stable[key].offset if key in stable else end,
+                retention=retentions.get(key[0], Retention.of({})),
+            )
+        return found
 
     def log_dirs(self, topics: Collection[Topic] | None = None) -> list[LogDir]:
         """Returns the directories of the live brokers with the replicas of `topics`, None for all topics."""

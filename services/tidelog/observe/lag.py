@@ -1,4 +1,5 @@
-"""The lag of groups, and the time until retention deletes records that they have not read. No I/O.
+"""The lag of groups, and the time until retention deletes records that they have not read, or until logs
+have filled a disk. No I/O.
 
 Lag depends on the isolation level of the reader: `high watermark - committed` for read_uncommitted, and
 `last stable offset - committed` for read_committed.
@@ -82,6 +83,8 @@ def total_of(lags: Iterable[int | None]) -> int | None:
 
 NO_LIMIT: Final = -1
 _TIME: Final = "retention.ms"
+RETENTION: Final = ("cleanup.policy", "retention.bytes", _TIME)
+"""The settings that decide how long a topic keeps records."""
 LEAST_OBSERVED_MS: Final = 1_000
 """The least time between two observations from which a speed is computed."""
 
@@ -128,6 +131,12 @@ class Retention(NamedTuple):
     retention_ms: int
     retention_bytes: int
     is_deleting: bool = True
+
+    @classmethod
+    def of(cls, values: Mapping[str, str | None]) -> Retention:
+        """Returns the retention that the settings RETENTION of a topic describe."""
+        policy, size_bytes, time_ms = (values.get(name) for name in RETENTION)
+        return cls(int(time_ms or NO_LIMIT), int(size_bytes or NO_LIMIT), "delete" in (policy or "delete"))
 
 
 class Outlook(Enum):
@@ -229,3 +238,84 @@ def _by_size(now: Observation, before: Observation | None, retention: Retention)
     if before is None or growth <= 0:
         return Forecast(Outlook.NONE, None, "the lag does not grow towards retention.bytes")
     return Forecast(Outlook.SOON, int(left_bytes * (now.at_ms - before.at_ms) / growth), "retention.bytes")
+
+
+AGEING: Final = 0.8
+"""The part of the retention after which a record that a group has not read counts as endangered."""
+LEAST_RECENT_MS: Final = 60_000
+"""The least time over which a rate of growth is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """The offsets of a partition, and how long it keeps records.
+
+    `recent_offset` is the first record of the last hour, which was written `recent_ms` ago; it is the log end
+    if there was none. `ageing_offset` is the first record that is younger than AGEING of `retention_ms`.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    recent_offset: int
+    recent_ms: int
+    ageing_offset: int
+    last_stable_offset: int
+    retention: Retention
+
+
+def growth_of(offsets: LogOffsets, size_bytes: int) -> tuple[float, float]:
+    """Returns (bytes per millisecond, bytes that the log can still grow), both 0 if it does not grow.
+
+    Retention limits the size. A log that is only compacted counts as one that does not grow, because its size
+    depends on its keys.
+    """
+    rate = _recent_rate(offsets, size_bytes)
+    if not offsets.retention.is_deleting or rate <= 0:
+        return 0.0, 0.0
+    limits = [float("inf")]
+    if offsets.retention.retention_ms >= 0:
+        limits.append(rate * offsets.retention.retention_ms)
+    if offsets.retention.retention_bytes >= 0:
+        limits.append(offsets.retention.retention_bytes)
+    room = max(0.0, min(limits) - size_bytes)
+    return (rate, room) if room else (0.0, 0.0)
+
+
+def _recent_rate(offsets: LogOffsets, size_bytes: int) -> float:
+    """Returns the bytes per millisecond of the last hour, 0 if they are unknown.
+
+    Each record of the hour counts with the average size of the log's records.
+    """
+    records = offsets.log_end_offset - offsets.log_start_offset
+    recent = offsets.log_end_offset - max(offsets.recent_offset, offsets.log_start_offset)
+    if records <= 0 or offsets.recent_ms < LEAST_RECENT_MS:
+        return 0.0
+    return recent * size_bytes / records / offsets.recent_ms
+
+
+def full_in_ms(usable_bytes: int, growths: Iterable[tuple[float, float]]) -> float | None:
+    """Returns when logs that grow at a rate until their room ends use up `usable_bytes`, or None."""
+    ends = sorted((room / rate, rate) for rate, room in growths if rate > 0)
+    rate = sum(each for _, each in ends)
+    left, at_ms = float(usable_bytes), 0.0
+    for end_ms, ended in ends:
+        if rate > 0 and left <= rate * (end_ms - at_ms):
+            return at_ms + left / rate
+        left -= rate * (end_ms - at_ms)
+        rate, at_ms = rate - ended, end_ms
+    return None
+
+
+def left_to_read_ms(log: LogOffsets, position: int, size_bytes: int) -> int | None:
+    """Returns the time within which the record at `position` may be deleted, None if it is in no danger."""
+    if not log.retention.is_deleting or position >= log.log_end_offset:
+        return None
+    if log.retention.retention_ms > 0 and position < log.ageing_offset:
+        return int(log.retention.retention_ms * (1 - AGEING))
+    records = log.log_end_offset - log.log_start_offset
+    behind = size_bytes * (log.log_end_offset - position) / records
+    if log.retention.retention_bytes > 0 and behind >= AGEING * log.retention.retention_bytes:
+        rate = _recent_rate(log, size_bytes)
+        if rate > 0:
+            return int(max(0.0, log.retention.retention_bytes - behind) / rate)
+    return None

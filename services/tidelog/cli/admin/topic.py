@@ -40,7 +40,7 @@ from tidelog.client.admin.topics import (
     create_topic,
     delete_topic,
     describe_configs,
-    describe_topics_setting,
+    describe_topics_settings,
     unconfirmed_topics,
 )
 from tidelog.client.cluster import Cluster, Topic
@@ -357,8 +357,8 @@ def confirm_settings(names: tuple[str, ...], takes_all: bool) -> None:
 
 
 def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
-    found = [describe_topics_setting(cluster, unconfirmed, name) if unconfirmed else {} for name in _DELETING]
-    rows = [(topic, *(values.get(topic) for values in found)) for topic in unconfirmed]
+    found = describe_topics_settings(cluster, unconfirmed, _DELETING)
+    rows = [(topic, *(found.get(topic, {}).get(name) for name in _DELETING)) for topic in unconfirmed]
     print_table(("topic", *_DELETING), rows, name="unconfirmed")
     if unconfirmed:
         note("Nothing is deleted from these topics. The settings above apply once you have confirmed them.")

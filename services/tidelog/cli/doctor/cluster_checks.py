@@ -12,7 +12,6 @@ from typing import Final
 from tidelog.cli.doctor.facts import (
     ClusterFacts,
     Finding,
-    LogOffsets,
     Registrations,
     State,
     Unseen,
@@ -35,17 +34,14 @@ from tidelog.model.errors import meaning_of
 from tidelog.model.text import counted
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
 from tidelog.observe.cluster_reader import OpenTransaction
+from tidelog.observe.lag import LogOffsets, full_in_ms, growth_of, left_to_read_ms
 from tidelog.observe.number_texts import rough_duration, size_text
 
-AGEING: Final = 0.8
-"""The part of the retention after which a record that a group has not read counts as endangered."""
 LEAST_FREE: Final = 0.05
 LITTLE_FREE: Final = 0.15
 """The parts of a volume below which its free space is a failure and a warning."""
 FORECAST_MS: Final = 30 * DAY_MS
 """A disk that becomes full later than this is not reported: the last hour says little about next month."""
-LEAST_RECENT_MS: Final = 60_000
-"""The least time over which a rate of growth is measured."""
 LONG_TRANSACTION_MS: Final = 5 * 60_000
 ENDING_MS: Final = 60_000
 OWN_SETTINGS: Final = frozenset(
@@ -299,49 +295,6 @@ def check_forecast(
     return [Finding(check, State.OK, text)]
 
 
-def growth_of(offsets: LogOffsets, size_bytes: int) -> tuple[float, float]:
-    """Returns (bytes per millisecond, bytes that the log can still grow), both 0 if it does not grow.
-
-    Retention limits the size. A log that is only compacted counts as one that does not grow, because its size
-    depends on its keys.
-    """
-    rate = _recent_rate(offsets, size_bytes)
-    if not offsets.is_deleted or rate <= 0:
-        return 0.0, 0.0
-    limits = [float("inf")]
-    if offsets.retention_ms >= 0:
-        limits.append(rate * offsets.retention_ms)
-    if offsets.retention_bytes >= 0:
-        limits.append(offsets.retention_bytes)
-    room = max(0.0, min(limits) - size_bytes)
-    return (rate, room) if room else (0.0, 0.0)
-
-
-def _recent_rate(offsets: LogOffsets, size_bytes: int) -> float:
-    """Returns the bytes per millisecond of the last hour, 0 if they are unknown.
-
-    Each record of the hour counts with the average size of the log's records.
-    """
-    records = offsets.log_end_offset - offsets.log_start_offset
-    recent = offsets.log_end_offset - max(offsets.recent_offset, offsets.log_start_offset)
-    if records <= 0 or offsets.recent_ms < LEAST_RECENT_MS:
-        return 0.0
-    return recent * size_bytes / records / offsets.recent_ms
-
-
-def full_in_ms(usable_bytes: int, growths: Iterable[tuple[float, float]]) -> float | None:
-    """Returns when logs that grow at a rate until their room ends use up `usable_bytes`, or None."""
-    ends = sorted((room / rate, rate) for rate, room in growths if rate > 0)
-    rate = sum(each for _, each in ends)
-    left, at_ms = float(usable_bytes), 0.0
-    for end_ms, ended in ends:
-        if rate > 0 and left <= rate * (end_ms - at_ms):
-            return at_ms + left / rate
-        left -= rate * (end_ms - at_ms)
-        rate, at_ms = rate - ended, end_ms
-    return None
-
-
 def check_groups(
     committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen,
     offsets: Mapping[PartitionKey, LogOffsets] | Unseen,
@@ -411,21 +364,6 @@ def _group_findings(
         step = "add members, or raise retention.ms of the topics until the group has caught up"
         found.append(Finding("groups", State.WARN, text, step))
     return found
-
-
-def left_to_read_ms(log: LogOffsets, position: int, size_bytes: int) -> int | None:
-    """Returns the time within which the record at `position` may be deleted, None if it is in no danger."""
-    if not log.is_deleted or position >= log.log_end_offset:
-        return None
-    if log.retention_ms > 0 and position < log.ageing_offset:
-        return int(log.retention_ms * (1 - AGEING))
-    records = log.log_end_offset - log.log_start_offset
-    behind = size_bytes * (log.log_end_offset - position) / records
-    if log.retention_bytes > 0 and behind >= AGEING * log.retention_bytes:
-        rate = _recent_rate(log, size_bytes)
-        if rate > 0:
-            return int(max(0.0, log.retention_bytes - behind) / rate)
-    return None
 
 
 def check_transactions(

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from tidelog.cli.doctor.cluster_checks import AGEING, hanging_transactions
+from tidelog.cli.doctor.cluster_checks import hanging_transactions
 from tidelog.cli.doctor.facts import (
     ClusterFacts,
     EtcdMember,
-    LogOffsets,
     Registrations,
     ServiceMetrics,
     Unseen,
@@ -31,25 +30,22 @@ from tidelog.client.admin.groups import (
     ListedGroup,
     list_groups,
 )
-from tidelog.client.admin.offsets import offsets_at
 from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.topics import (
     ConfigResource,
-    OffsetAt,
     describe_configs,
-    describe_topics_setting,
     unconfirmed_topics,
 )
 from tidelog.client.admin.transactions import PartitionProducer, describe_producers, judged, transactions_of
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.kernel.instants import HOUR_MS, WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
 from tidelog.observe.cluster_reader import ClusterReader, OpenTransaction, next_offsets
+from tidelog.observe.lag import LogOffsets
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.listeners import is_loopback_host
 
@@ -93,7 +89,7 @@ class FactReader:
         self.tell("data directories")
         directories = self._of_each(brokers, silent, self._directories)
         self.tell("offsets")
-        offsets = _seen(lambda: self._offsets(topics, silent, now_ms))
+        offsets = _seen(lambda: ClusterReader(self.cluster).log_offsets(topics, now_ms, silent))
         self.tell("groups")
         unseen_groups: dict[str, str] = {}
         group_types: dict[str, str] = {}
@@ -143,53 +139,6 @@ class FactReader:
     def _settings(self, broker_id: int) -> dict[str, str]:
         entries = describe_configs(self.cluster, ConfigResource(ConfigResourceType.BROKER, str(broker_id)))
         return {e.name: e.value for e in entries if e.value is not None and not e.is_sensitive}
-
-    def _offsets(
-        self, topics: Mapping[str, Topic], silent: Collection[int], now_ms: int
-    ) -> dict[PartitionKey, LogOffsets]:
-        policy = describe_topics_setting(self.cluster, topics, "cleanup.policy") if topics else {}
-        retention_ms = self._topic_numbers(topics, "retention.ms")
-        retention_bytes = self._topic_numbers(topics, "retention.bytes")
-        leaders = _leaders(topics, silent)
-
-        def ask(timestamps: dict[PartitionKey, int]) -> dict[PartitionKey, OffsetAt]:
-            return offsets_at(self.cluster, timestamps, leaders)
-
-        starts = ask(dict.fromkeys(leaders, EARLIEST_TIMESTAMP))
-        recents = ask(dict.fromkeys(leaders, now_ms - HOUR_MS))
-        ageing = ask(
-            {
-                key: now_ms - int(AGEING * retention_ms[key[0]])
-                for key in leaders
-                if retention_ms.get(key[0], _UNLIMITED) > 0
-            }
-        )
-        # The ends are read last, so that no offset is above them.
-        ends = ask(dict.fromkeys(leaders, LATEST_TIMESTAMP))
-        latest = dict.fromkeys(ends, LATEST_TIMESTAMP)
-        stable = offsets_at(self.cluster, latest, leaders, isolation_level=READ_COMMITTED)
-        found: dict[PartitionKey, LogOffsets] = {}
-        for key in starts.keys() & ends.keys():
-            start, end = starts[key].offset, ends[key].offset
-            recent = recents.get(key)
-            is_recent = recent is not None and recent.offset != UNKNOWN_OFFSET
-            old = ageing.get(key)
-            found[key] = LogOffsets(
-                log_start_offset=start,
-                log_end_offset=end,
-                recent_offset=recent.offset if recent is not None and is_recent else end,
-                recent_ms=max(0, now_ms - recent.timestamp) if recent is not None and is_recent else 0,
-                ageing_offset=start if old is None else end if old.offset == UNKNOWN_OFFSET else old.offset,
-                retention_ms=retention_ms.get(key[0], _UNLIMITED),
-                retention_bytes=retention_bytes.get(key[0], _UNLIMITED),
-                last_stable_offset=stable[key].offset if key in stable else end,
-                is_deleted="delete" in (policy.get(key[0]) or ""),
-            )
-        return found
-
-    def _topic_numbers(self, topics: Mapping[str, Topic], name: str) -> dict[str, int]:
-        values = describe_topics_setting(self.cluster, topics, name) if topics else {}
-        return {topic: int(value) for topic, value in values.items() if value}
 
     def _committed(self, unseen: dict[str, str], types: dict[str, str]) -> dict[str, dict[PartitionKey, int]]:
         """Returns the next offsets of groups. Groups that fail are added to `unseen`, and all to `types`."""
@@ -307,16 +256,6 @@ def _waiting(offsets: Mapping[PartitionKey, LogOffsets]) -> list[TopicPartition]
     return [
         TopicPartition(*key) for key, log in offsets.items() if log.last_stable_offset < log.log_end_offset
     ]
-
-
-def _leaders(topics: Mapping[str, Topic], silent: Collection[int]) -> dict[PartitionKey, int]:
-    """Returns the leader of each partition that has one that answers."""
-    return {
-        (topic.name, partition.index): partition.leader
-        for topic in topics.values()
-        for partition in topic.partitions
-        if partition.leader not in silent
-    }
 
 
 def _seen(read: Callable[[], T]) -> T | Unseen:

@@ -15,6 +15,7 @@ from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.transactions import PartitionProducer
 from tidelog.observe.availability import PartitionView
 from tidelog.observe.cluster_reader import OpenTransaction
+from tidelog.observe.lag import LogOffsets
 
 ALL_WELL: Final = 0
 WARNINGS: Final = 1
@@ -23,27 +24,6 @@ COULD_NOT_LOOK: Final = 3
 """The exit codes of `tidelog doctor`."""
 SHOWN_OF_A_CHECK: Final = 20
 """The number of findings of one check that are shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogOffsets:
-    """The offsets of a partition, and how long it keeps records.
-
-    `recent_offset` is the first record of the last hour, which was written `recent_ms` ago; it is the log end
-    if there was none. `ageing_offset` is the first record that is younger than AGEING of `retention_ms`.
-    Retentions of -1 are unlimited.
-    """
-
-    log_start_offset: int
-    log_end_offset: int
-    recent_offset: int
-    recent_ms: int
-    ageing_offset: int
-    retention_ms: int
-    retention_bytes: int
-    last_stable_offset: int
-    is_deleted: bool
-    """Whether retention deletes records (`cleanup.policy`)."""
 
 
 class OfflineReplica(NamedTuple):

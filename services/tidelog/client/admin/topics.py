@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -308,22 +308,29 @@ def describe_configs(
     return sorted((_entry_of(row) for row in result.configs), key=lambda entry: entry.name)
 
 
-def describe_topics_setting(cluster: Cluster, topics: Iterable[str], name: str) -> dict[str, str | None]:
-    """Returns the effective value of one setting for many topics, without deleted topics.
+def describe_topics_settings(
+    cluster: Cluster, topics: Iterable[str], names: Sequence[str]
+) -> dict[str, dict[str, str | None]]:
+    """Returns the effective values of some settings for many topics, without deleted topics.
 
     Raises KafkaError, ClientError.
     """
-    wanted = sorted(topics)
-    found: dict[str, str | None] = {}
-    for part in in_parts(wanted):
-        asked = [DescribeConfigsResource(int(ConfigResourceType.TOPIC), topic, [name]) for topic in part]
+    found: dict[str, dict[str, str | None]] = {}
+    for part in in_parts(sorted(topics)):
+        asked = [DescribeConfigsResource(int(ConfigResourceType.TOPIC), topic, list(names)) for topic in part]
         answer = cluster.any_broker().call(DescribeConfigsRequest(asked), DescribeConfigsResponse)
         for result in answer.results:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             raise_on_error(result.error_code, f"topic '{result.resource_name}'", result.error_message)
-            found[result.resource_name] = next((row.value for row in result.configs), None)
+            found[result.resource_name] = {row.name: row.value for row in result.configs}
     return found
+
+
+def describe_topics_setting(cluster: Cluster, topics: Iterable[str], name: str) -> dict[str, str | None]:
+    """Returns the effective value of one setting, as `describe_topics_settings` does."""
+    found = describe_topics_settings(cluster, topics, [name])
+    return {topic: values.get(name) for topic, values in found.items()}
 
 
 def unconfirmed_topics(cluster: Cluster, topics: Collection[str]) -> list[str]:
@@ -331,7 +338,7 @@ def unconfirmed_topics(cluster: Cluster, topics: Collection[str]) -> list[str]:
 
     Raises KafkaError, ClientError.
     """
-    values = describe_topics_setting(cluster, topics, SETTINGS_CONFIRMED) if topics else {}
+    values = describe_topics_setting(cluster, topics, SETTINGS_CONFIRMED)
     return sorted(topic for topic, value in values.items() if value == NOT_CONFIRMED[SETTINGS_CONFIRMED])
 
 

@@ -17,10 +17,7 @@ from tidelog.cli.doctor.cluster_checks import (
     check_settings,
     check_space,
     check_transactions,
-    full_in_ms,
-    growth_of,
     hanging_transactions,
-    left_to_read_ms,
 )
 from tidelog.cli.doctor.facts import (
     ALL_WELL,
@@ -30,7 +27,6 @@ from tidelog.cli.doctor.facts import (
     WARNINGS,
     EtcdMember,
     Finding,
-    LogOffsets,
     OfflineReplica,
     Registrations,
     ServiceMetrics,
@@ -54,6 +50,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView
 from tidelog.observe.cluster_reader import OpenTransaction
+from tidelog.observe.lag import LogOffsets, Retention, full_in_ms, growth_of, left_to_read_ms
 
 GIB = 1024**3
 KEY = ("t", 0)
@@ -81,10 +78,8 @@ def offsets(
         recent,
         recent_ms,
         ageing,
-        retention_ms,
-        retention_bytes,
         end if stable is None else stable,
-        is_deleted=is_deleted,
+        Retention(retention_ms, retention_bytes, is_deleted),
     )
 
 
