@@ -20,8 +20,7 @@ from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.net.connection import Connection
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD
-from tidelog.broker.parts import BrokerParts, BrokerState
-from tidelog.broker.replication.isr import IsrMaintenance
+from tidelog.broker.parts import BrokerParts, BrokerSurroundings
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
@@ -129,20 +128,19 @@ class InMemoryBroker:
         self._open()
 
     def _open(self) -> None:
-        telemetry = Telemetry(self.clock)
-        state = BrokerState.create(self._settings, CLUSTER_ID, self.clock)
         self.store = InMemoryStore()
-        self.isr = IsrMaintenance(state.hosted, state.current_settings, self.clock, telemetry, self.store)
-        self.broker = BrokerParts(
-            state,
-            self.isr,
+        around = BrokerSurroundings(
+            CLUSTER_ID,
             LogDirectory.open(self._directory, cluster_id=CLUSTER_ID, node_id=BROKER_ID),
+            self.store,
             self.controller,
-            telemetry,
+            Telemetry(self.clock),
             self.clock,
             VirtualTimer(),
             random.Random(1),
         )
+        self.broker = BrokerParts(self._settings, around)
+        self.isr = self.broker.isr
         self.commands = self.broker.commands
         self.handlers = RequestChain(self.broker)
         self.update_metadata(is_full=True, broker_configs={})

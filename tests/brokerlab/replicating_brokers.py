@@ -17,11 +17,12 @@ from tidelog.broker.net.authentication import Authenticator
 from tidelog.broker.net.listener import ConnectionLimits, Listener
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
 from tidelog.broker.partition.roles import FetchState
-from tidelog.broker.parts import BrokerParts, BrokerState
+from tidelog.broker.parts import BrokerParts, BrokerSurroundings
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.kernel.clock import SystemClock
 from tidelog.kernel.timer import LoopTimer
+from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.topics import TopicPartition
@@ -67,16 +68,17 @@ class ReplicatingBroker:
         )
         self.timer = LoopTimer(asyncio.get_running_loop())
         self.isr = WritesAtOnce()
-        self.broker = BrokerParts(
-            BrokerState.create(self.settings, CLUSTER_ID, SystemClock()),
-            self.isr,
+        around = BrokerSurroundings(
+            CLUSTER_ID,
             LogDirectory.open(directory, cluster_id=CLUSTER_ID, node_id=broker_id),
+            cast(MetadataStore, None),
             cast(ControllerApi, None),
             Telemetry(),
             SystemClock(),
             self.timer,
             random.Random(broker_id),
         )
+        self.broker = BrokerParts(self.settings, around, self.isr)
         self.broker.identity.broker_epoch = 100 + broker_id
         self.commands = self.broker.commands
         self.dispatcher = Dispatcher(RequestChain(self.broker), self.broker.telemetry, self.broker.quotas)

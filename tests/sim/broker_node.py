@@ -13,9 +13,7 @@ from sim.loop import SimClock, SimProcess
 from sim.rpc import SimControllerApi
 from sim.store import SimStore
 from sim.tcp import SimListener
-from tidelog.broker.hosting.life import BrokerLife
-from tidelog.broker.parts import BrokerParts, BrokerState
-from tidelog.broker.replication.isr import IsrMaintenance
+from tidelog.broker.parts import BrokerParts, BrokerSurroundings
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.kernel.timer import LoopTimer
@@ -54,9 +52,6 @@ class BrokerNode:
         self._listener: SimListener | None = None
         self.is_stopping = False
         self.routes: dict[tuple[int, int], Any] = {}
-        self._life: BrokerLife | None = None
-        self._receiver: Any = None
-        self._isr_maintenance: IsrMaintenance | None = None
         self._has_started = False
 
     @property
@@ -90,39 +85,26 @@ class BrokerNode:
         clock = SimClock(process)
         directory: Any = SimLogDirectory(self.disk, self.broker_id, self._log_changed)
         store = SimStore(world.network)
-        telemetry = Telemetry(clock)
-        state = BrokerState.create(settings, CLUSTER_ID, clock)
-        maintenance = IsrMaintenance(state.hosted, state.current_settings, clock, telemetry, store)
-        self._watch_proposals(maintenance)
-        self._isr_maintenance = maintenance
-        broker = BrokerParts(
-            state,
-            maintenance,
+        around = BrokerSurroundings(
+            CLUSTER_ID,
             directory,
+            store,
             SimControllerApi(world.network, store),
-            telemetry,
+            Telemetry(clock),
             clock,
             LoopTimer(world.loop),
             random.Random(world.chance.getrandbits(64)),
         )
-        self._receiver = broker.commands
-        self.commands_service = BrokerCommandsService(self._receiver, self.broker_id, store)
-        self._life = BrokerLife(
-            broker.identity,
-            broker.current_settings,
-            directory,
-            broker.controller_connection,
-            store,
-            on_failed=lambda error: process.kill(),
-        )
+        broker = BrokerParts(settings, around)
+        self._watch_proposals(broker.isr)
+        self.commands_service = BrokerCommandsService(broker.commands, self.broker_id, store)
         self.broker = broker
         self.handlers = RequestChain(broker)
         await self._register(directory)
-        await self._receiver.first_metadata.wait()
-        await self._life.logs_are_known()
+        await broker.commands.first_metadata.wait()
+        await broker.life.logs_are_known()
         self._has_started = True
-        broker.housekeeping.start()
-        maintenance.start()
+        broker.start_duties()
 
     def _log_changed(self, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
         self.world.log_changed(self.process, topic_partition, log)
@@ -137,7 +119,6 @@ class BrokerNode:
         maintenance.propose = watched
 
     async def _register(self, directory: SimLogDirectory) -> None:
-        assert self._life is not None
         name = broker_name(self.broker_id)
         entry = BrokerEntry(
             self.broker_id,
@@ -149,7 +130,9 @@ class BrokerNode:
         )
         while True:
             try:
-                await self._life.begin(entry, self._take_epoch)
+                await self.broker.life.begin(
+                    entry, self._take_epoch, on_failed=lambda error: self.process.kill()
+                )
                 return
             except (StoreError, KafkaError):
                 await asyncio.sleep(START_RETRY_S)
@@ -163,20 +146,13 @@ class BrokerNode:
         """Handles SIGTERM: hands over, stops, flushes, marks the directory clean, and gives up the
         registration.
         """
-        assert self._life is not None
-        assert self._isr_maintenance is not None
-        await self._life.hand_over()
+        broker = self.broker
+        await broker.life.hand_over()
         self.is_stopping = True
-        if self._has_started:
-            await self.broker.housekeeping.stop()
-        await self._isr_maintenance.stop()
-        if self.broker.share_partitions_if_used is not None:
-            await self.broker.share_partitions_if_used.stop()
-        self.broker.waiting.answer_all()
-        self.broker.coordination.stop()
+        await broker.stop_duties()
         if self._listener is not None:
             await asyncio.sleep(0)  # the responses leave at the end of this iteration
             self._listener.close()
-        await self._receiver.stop()
-        await self.broker.hosting.close_all()
-        await self._life.end()
+        await broker.commands.stop()
+        await broker.hosting.close_all()
+        await broker.life.end()

@@ -7,20 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.cluster.controller_connection import ControllerConnection
-from tidelog.broker.cluster.view import (
-    BrokerIdentity,
-    CurrentSettings,
-    MetadataView,
-)
+from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings, MetadataView
 from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.hosting import CommandReceiver, Hosting
 from tidelog.broker.hosting.housekeeping import Housekeeping
+from tidelog.broker.hosting.life import BrokerLife
 from tidelog.broker.hosting.log_cleaner import LogCleaner
+from tidelog.broker.hosting.readiness import BrokerReadiness
 from tidelog.broker.hosting.replica import IsrChanges
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.replication.followed_partition import FollowerContext
 from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.replication.isr import IsrMaintenance
 from tidelog.broker.replication.replica_fetchers import RecoveryPointCheckpoint, ReplicaFetchers
 from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
@@ -33,9 +32,8 @@ from tidelog.kernel.clock import Clock, SteadyClock
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import Timer
-from tidelog.metrics.telemetry import (
-    Telemetry,
-)
+from tidelog.metadata.store import MetadataStore
+from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import parse_principals
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
@@ -53,24 +51,19 @@ RECORD_WALK_THREADS: Final = 2
 """The threads that look up offsets by time and check the records of large batches."""
 
 
-class BrokerState(NamedTuple):
-    """The state of one broker that most of its objects read."""
+class BrokerSurroundings(NamedTuple):
+    """The things outside a broker that it is wired to. A process passes its disk, store and clock, the
+    simulator and labs pass their own. The log directory is open.
+    """
 
-    identity: BrokerIdentity
-    current_settings: CurrentSettings
-    metadata: MetadataView
-    hosted: HostedPartitions
-
-    @classmethod
-    def create(cls, settings: BrokerSettings, cluster_id: str, clock: Clock) -> BrokerState:
-        """Returns the state of a broker that is not registered and hosts nothing."""
-        metadata = MetadataView(cluster_id)
-        return cls(
-            BrokerIdentity(settings.node_id),
-            CurrentSettings(settings),
-            metadata,
-            HostedPartitions(metadata, settings.node_id, clock.wall_ms),
-        )
+    cluster_id: str
+    log_directory: LogDirectory
+    store: MetadataStore
+    controller: ControllerApi
+    telemetry: Telemetry
+    clock: Clock
+    timer: Timer
+    random_source: random.Random
 
 
 class BrokerParts:
@@ -80,22 +73,19 @@ class BrokerParts:
     """
 
     def __init__(
-        self,
-        state: BrokerState,
-        isr_changes: IsrChanges,
-        log_directory: LogDirectory,
-        controller: ControllerApi,
-        telemetry: Telemetry,
-        clock: Clock,
-        timer: Timer,
-        random_source: random.Random,
+        self, settings: BrokerSettings, around: BrokerSurroundings, isr_changes: IsrChanges | None = None
     ) -> None:
-        self.identity, self.current_settings, self.metadata, self.hosted = state
+        """`isr_changes` replaces what writes ISRs to the store."""
+        cluster_id, log_directory, store, controller, telemetry, clock, timer, random_source = around
         self.log_directory = log_directory
         self.telemetry = telemetry
         self.clock = clock
         self.timer = timer
-        settings = self.current_settings.broker
+        self.identity = BrokerIdentity(settings.node_id)
+        self.current_settings = CurrentSettings(settings)
+        self.metadata = MetadataView(cluster_id)
+        self.hosted = HostedPartitions(self.metadata, settings.node_id, clock.wall_ms)
+        self.isr = IsrMaintenance(self.hosted, self.current_settings, clock, telemetry, store)
         self.authorizer = _authorizer(settings, self.metadata, telemetry)
         self.quotas = RequestQuotas(
             ClientQuotas(Samples.of_clients(settings), Samples.of_mutations(settings))
@@ -146,7 +136,7 @@ class BrokerParts:
             self.metadata,
             self.hosted,
             self.waiting,
-            isr_changes,
+            isr_changes or self.isr,
             self.fetchers,
             self.log_cleaner,
             log_directory,
@@ -172,6 +162,25 @@ class BrokerParts:
             self.steady_clock,
             self.continue_dead_letters,
         )
+        self.readiness = BrokerReadiness(self.identity, self.metadata, store)
+        self.life = BrokerLife(
+            self.identity, self.current_settings, log_directory, self.controller_connection, store
+        )
+
+    def start_duties(self) -> None:
+        """Starts the periodic work of a broker that begins to serve clients."""
+        self.housekeeping.start()
+        self.isr.start()
+        self.coordination.started()
+
+    async def stop_duties(self) -> None:
+        """Stops the periodic work, answers the requests that wait, and ends the sessions of coordinators."""
+        await self.housekeeping.stop()
+        await self.isr.stop()
+        if self._share_partitions is not None:
+            await self._share_partitions.stop()
+        self.waiting.answer_all()
+        self.coordination.stop()
 
     @property
     def share_partitions_if_used(self) -> SharePartitions | None:

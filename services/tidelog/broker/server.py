@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tidelog.broker.cluster.view import (
-    log_config,
-    warn_of_settings_without_effect,
-)
-from tidelog.broker.hosting.life import BrokerLife
-from tidelog.broker.hosting.readiness import BrokerReadiness
+from tidelog.broker.cluster.view import log_config, warn_of_settings_without_effect
 from tidelog.broker.log.log_directory import LogDirectory, find_lost_tails
 from tidelog.broker.metrics import BrokerMetrics, BrokerView
 from tidelog.broker.net.authentication import Authenticator
 from tidelog.broker.net.connection import Dispatch
 from tidelog.broker.net.listener import ConnectionLimits, Listener
 from tidelog.broker.net.tls import ServerCertificates, TlsFileError
-from tidelog.broker.parts import BrokerParts, BrokerState
-from tidelog.broker.replication.isr import IsrMaintenance
+from tidelog.broker.parts import BrokerParts, BrokerSurroundings
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.kernel.clock import Clock, SystemClock
@@ -76,8 +70,6 @@ class BrokerServer:
     def __init__(
         self,
         parts: BrokerParts,
-        isr_maintenance: IsrMaintenance,
-        store: MetadataStore,
         metrics: BrokerMetrics,
         timer: LoopTimer,
         tracing: Tracing | None,
@@ -92,8 +84,6 @@ class BrokerServer:
         self._parts = parts
         self._is_alone = is_alone
         self._phase: str | None = "recovering logs"
-        self._isr_maintenance = isr_maintenance
-        self._readiness = BrokerReadiness(parts.identity, parts.metadata, store)
         self._metrics = metrics
         self._telemetry = metrics.telemetry
         self._timer = timer
@@ -104,14 +94,6 @@ class BrokerServer:
         self._forwarder = _metrics_forwarder(parts.current_settings.broker, parts.client_telemetry)
         self._listeners: list[Listener] = []
         self._handshakes = ThreadPoolExecutor(HANDSHAKE_THREADS, "tls-handshake")
-        self._life = BrokerLife(
-            parts.identity,
-            parts.current_settings,
-            parts.log_directory,
-            parts.controller_connection,
-            store,
-            on_failed=self._fail,
-        )
 
     @classmethod
     def open(
@@ -139,20 +121,16 @@ class BrokerServer:
         clock = clock or SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
-        state = BrokerState.create(settings, cluster_id, clock)
-        telemetry = metrics.telemetry
-        isr_maintenance = IsrMaintenance(state.hosted, state.current_settings, clock, telemetry, store)
-        parts = BrokerParts(
-            state, isr_maintenance, log_directory, controller, telemetry, clock, timer, random.Random()
+        around = BrokerSurroundings(
+            cluster_id, log_directory, store, controller, metrics.telemetry, clock, timer, random.Random()
         )
-        return cls(
-            parts, isr_maintenance, store, metrics, timer, tracing, is_alone=is_alone, intercept=intercept
-        )
+        parts = BrokerParts(settings, around)
+        return cls(parts, metrics, timer, tracing, is_alone=is_alone, intercept=intercept)
 
     @property
     def lease(self) -> LeaseView:
         """The broker's lease in the metadata store, for metrics."""
-        return self._life
+        return self._parts.life
 
     async def start(
         self,
@@ -207,15 +185,13 @@ class BrokerServer:
             )
         self._phase = "registering"
         self._telemetry.broker_state = BROKER_RECOVERING
-        await self._life.begin(entry, on_epoch)
+        await parts.life.begin(entry, on_epoch, on_failed=self._fail)
         self._phase = "registered, waiting for a controller"
         await self._until_told()
-        await self._life.logs_are_known()
+        await parts.life.logs_are_known()
         self._metrics.observe(self._view())
         self._metrics.client_telemetry = parts.client_telemetry
-        parts.housekeeping.start()
-        self._isr_maintenance.start()
-        parts.coordination.started()
+        parts.start_duties()
         for listener in self._listeners:
             await listener.serve()
             self._metrics.listeners.append(listener)
@@ -226,7 +202,7 @@ class BrokerServer:
         """Returns the reason why clients cannot be sent to this broker. Returns None if it has started, is
         registered and has caught up.
         """
-        return self._phase or self._readiness.why_not()
+        return self._phase or self._parts.readiness.why_not()
 
     async def _find_lost_tails(self) -> tuple[TopicPartition, ...]:
         parts, settings = self._parts, self._parts.current_settings
@@ -330,7 +306,7 @@ class BrokerServer:
             last.callback(self._timer.close)
             last.callback(self._parts.record_walks.shutdown, wait=False, cancel_futures=True)
             last.callback(self._handshakes.shutdown, wait=False, cancel_futures=True)
-            last.push_async_callback(self._life.end)
+            last.push_async_callback(self._parts.life.end)
             if self._forwarder is not None:
                 last.push_async_callback(self._forwarder.close)
             last.push_async_callback(self._parts.hosting.close_all)
@@ -342,20 +318,15 @@ class BrokerServer:
                 return
             self._telemetry.broker_state = BROKER_HANDING_OVER
             if not self._is_alone and self.commands.first_metadata.is_set():
-                await self._life.hand_over()
+                await self._parts.life.hand_over()
 
     async def _stop_serving(self) -> None:
         self._telemetry.broker_state = BROKER_STOPPING
         self._metrics.listeners.clear()
         for listener in self._listeners:
             listener.stop_accepting()
-        await self._readiness.stop()
-        await self._parts.housekeeping.stop()
-        await self._isr_maintenance.stop()
-        if self._parts.share_partitions_if_used is not None:
-            await self._parts.share_partitions_if_used.stop()
-        self._parts.waiting.answer_all()
-        self._parts.coordination.stop()
+        await self._parts.readiness.stop()
+        await self._parts.stop_duties()
         await self._dispatcher.stop()
         await asyncio.sleep(0)  # the responses leave at the end of this iteration
         for listener in self._listeners:

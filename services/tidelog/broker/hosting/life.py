@@ -34,8 +34,6 @@ class BrokerLife:
 
     The lease, the epoch and the boot of the machine are stored in `meta.properties`, so that the next start
     can end this life's lease at once even if this process was killed, and knows whether the machine crashed.
-    `on_failed` is called with the reason if the broker can't stay registered, because another broker took its
-    id.
     """
 
     def __init__(
@@ -45,8 +43,6 @@ class BrokerLife:
         log_directory: LogDirectory,
         controller: ControllerConnection,
         store: MetadataStore,
-        *,
-        on_failed: Callable[[Exception], None],
     ) -> None:
         self._identity = identity
         self._settings = settings
@@ -54,7 +50,6 @@ class BrokerLife:
         self._controller = controller
         self._store = store
         self._on_epoch: Callable[[int], None] | None = None
-        self._on_failed = on_failed
         self._session: Session | None = None
         self._one_note_at_a_time = asyncio.Lock()
 
@@ -70,10 +65,17 @@ class BrokerLife:
         """The number of leases that were lost. Any thread may read it."""
         return 0 if self._session is None else self._session.leases_lost
 
-    async def begin(self, entry: BrokerEntry, on_epoch: Callable[[int], None] | None = None) -> None:
+    async def begin(
+        self,
+        entry: BrokerEntry,
+        on_epoch: Callable[[int], None] | None = None,
+        *,
+        on_failed: Callable[[Exception], None],
+    ) -> None:
         """Registers the broker. `entry` tells the controller in which state the start found the logs; each
         registration repeats that until the controller has acted on it (`logs_are_known`). `on_epoch` is
-        called with the broker epoch of each registration.
+        called with the broker epoch of each registration, and `on_failed` with the reason if the broker can't
+        stay registered, because another broker took its id.
 
         Raises KafkaError(DUPLICATE_BROKER_REGISTRATION) if another broker holds the id and keeps it,
         StoreUnavailableError, OSError.
@@ -94,7 +96,7 @@ class BrokerLife:
             max_wait_ms=settings.broker_session_timeout_ms + GRACE_MS,
             on_lease=self._remember_lease,
             on_taken=self._take_epoch,
-            on_failed=lambda error: self._on_failed(self._explain(error)),
+            on_failed=lambda error: on_failed(self._explain(error)),
         )
         try:
             await session.start(life_of(self._log_directory.meta).lease)

@@ -44,10 +44,9 @@ class Machine:
             directory,
             controller,
             store,
-            on_failed=lambda error: None,
         )
         entry = BrokerEntry(1, (), is_log_suspect=directory.is_suspect)
-        await life.begin(entry)
+        await life.begin(entry, on_failed=lambda error: None)
         item = await store.get(entry.key)
         assert item is not None
         stored = decode_entry(item.key, item.value)
