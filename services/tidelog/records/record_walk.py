@@ -1,4 +1,5 @@
-"""Fast walks over the records of a batch, which build no object for a record.
+"""Fast walks over the records of a batch, for producers' batches and for compaction. They build no object for
+a record.
 
 `walk` accepts only what `scan_records` and `check_headers` accept, and leaves everything unusual to them.
 mypyc compiles the module (ADR 0020): `walk` takes 25 ns for a record, 0.8 us in plain Python.
@@ -8,9 +9,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tidelog.records.varint import CorruptVarintError
+
 _LEAST_RECORD_BYTES: Final = 7
 _MAX_SHIFT: Final = 56
 _UNUSUAL: Final = -1
+NULL_LENGTH: Final = 1
+"""The varint of the length -1."""
 
 
 class Walked(NamedTuple):
@@ -96,6 +101,43 @@ def find_ends(body: bytes, record_count: int) -> list[int] | None:
             return None
         ends.append(position)
     return ends
+
+
+def read_head(body: bytes, position: int) -> tuple[int, int, int, int, int, int]:
+    """Returns what compaction needs of the record at `position`: the position after the record, the timestamp
+    delta, the position of the offset delta, the offset delta, the position of the key, and its length or -1.
+
+    It does not look behind the key. Raises IndexError or CorruptVarintError for damaged bytes.
+    """
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = _whole_varint(body, position, zigzag)
+    end = position + (zigzag >> 1)
+    position += 1  # attributes
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = _whole_varint(body, position, zigzag)
+    timestamp_delta = (zigzag >> 1) ^ -(zigzag & 1)
+    rest = position
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = _whole_varint(body, position, zigzag)
+    offset_delta = (zigzag >> 1) ^ -(zigzag & 1)
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = _whole_varint(body, position, zigzag)
+    return end, timestamp_delta, rest, offset_delta, position, (zigzag >> 1) ^ -(zigzag & 1)
+
+
+def _whole_varint(body: bytes, position: int, first: int) -> tuple[int, int]:
+    value, position = _continued(body, position, first)
+    if value < 0:
+        raise CorruptVarintError("a varint is cut off or longer than 63 bits")
+    return value, position
 
 
 def _end_of_bytes(body: bytes, position: int, end: int) -> int:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import CorruptRecordError, Record, check_headers, records_of, scan_records
-from tidelog.records.record_walk import Walked, find_ends, walk
+from tidelog.records.record_walk import Walked, find_ends, read_head, walk
+from tidelog.records.varint import read_varint
 
 HEADERS = st.lists(st.tuples(st.text(max_size=70), st.none() | st.binary(max_size=70)), max_size=3).map(tuple)
 RECORDS = st.lists(
@@ -51,6 +52,17 @@ def test_sound_records_are_accepted(records: list[Record]) -> None:
     found = walk(body, len(records))
     assert found is not None
     assert found == slow_walk(body, len(records))
+
+
+@given(RECORDS)
+def test_heads_are_those_of_the_record_by_record_walk(records: list[Record]) -> None:
+    body, position = body_of(records), 0
+    for span in scan_records(memoryview(body), len(records)):
+        end, timestamp_delta, rest, offset_delta, key_start, key_length = read_head(body, position)
+        assert (end, timestamp_delta, offset_delta) == (span.end, span.timestamp_delta, span.offset_delta)
+        assert (key_start, key_length) == (span.key_start, span.key_length)
+        assert read_varint(body, rest)[0] == offset_delta
+        position = end
 
 
 @given(RECORDS, st.data())

@@ -17,12 +17,8 @@ from crc32c import crc32c
 
 from tidelog.broker.log.cleaning.cleaning_job import CleaningJob
 from tidelog.broker.log.cleaning.offset_map import (
-    LONG_BATCH_LENGTH,
     MAX_RAW_KEY_BYTES,
-    SHORT_BATCH_LENGTH,
-    ZEROS,
     OffsetMap,
-    key_place,
     short_key,
 )
 from tidelog.broker.log.cleaning.segment_files import KeptBatch
@@ -45,7 +41,8 @@ from tidelog.records.batch import (
 )
 from tidelog.records.compression import compress, decompress
 from tidelog.records.record import CorruptRecordError, end_transaction_marker
-from tidelog.records.varint import append_varint, continue_varint
+from tidelog.records.record_walk import NULL_LENGTH, read_head
+from tidelog.records.varint import append_varint
 
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 # base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count
@@ -151,14 +148,8 @@ class BatchFilter:
                         output.append(view[unkept:at])
                     at = unkept = stop
                     continue
-                place = at + BATCH_HEADER_BYTES + (4 if length < SHORT_BATCH_LENGTH else 5)
-                if length > LONG_BATCH_LENGTH or chunk[place - 4] > 127 or chunk[place - 3 : place] != ZEROS:
-                    place = key_place(chunk, at)
-                size = chunk[place]
-                place += 1
-                if size > 127:
-                    size, place = continue_varint(chunk, place, size)
-                if chunk[place + (size >> 1)] != 1:  # not a tombstone: the length of the value is not -1
+                _, _, _, _, place, size = read_head(chunk, at + BATCH_HEADER_BYTES)
+                if chunk[place + size if size > 0 else place] != NULL_LENGTH:  # not a tombstone
                     kept.append((stop - at, base_offset, max_timestamp))
                     kept_records += 1
                     at = stop
@@ -193,15 +184,12 @@ class BatchFilter:
         stays_empty = header.last_offset + 1 == self._end_offset or self._is_last_of_producer(header)
         kept: list[_KeptRecord] = []
         body, place = chunk, at + BATCH_HEADER_BYTES
-        if not drops_records and header.record_count:
-            codec = header.attributes & COMPRESSION_MASK
-            if codec and self._is_wholly_superseded(header):
-                pass
-            else:
-                if codec:
-                    body, place = bytes(decompress(codec, chunk[place:stop])), 0
-                limit = len(body) if codec else stop
-                kept = self._kept_records(body, place, limit, header)
+        if not drops_records and header.record_count and not self._is_wholly_superseded(header):
+            limit = stop
+            if codec := header.attributes & COMPRESSION_MASK:
+                body, place = bytes(decompress(codec, chunk[place:stop])), 0
+                limit = len(body)
+            kept = self._kept_records(body, place, limit, header)
         if not kept:
             if not stays_empty:
                 return b""
@@ -238,98 +226,40 @@ class BatchFilter:
 
     def _kept_records(self, body: bytes, place: int, limit: int, header: BatchHeader) -> list[_KeptRecord]:
         try:
-            if header.is_control:
-                kept, place = self._all_records(body, place, header)
-            elif self._is_wholly_superseded(header):
-                return []
-            else:
-                kept, place = self._newest_records(body, place, header)
+            kept, place = self._chosen_records(body, place, header)
         except (IndexError, ValueError) as error:
             raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from error
         if place != limit:
             raise CorruptRecordError(f"batch at offset {header.base_offset}: {limit - place} bytes are left")
         return kept
 
-    def _newest_records(self, body: bytes, place: int, header: BatchHeader) -> tuple[list[_KeptRecord], int]:
+    def _chosen_records(self, body: bytes, place: int, header: BatchHeader) -> tuple[list[_KeptRecord], int]:
+        """Returns the records that are kept, and the position after the last record of the batch."""
         kept = []
-        offset_map = self._map
-        newest, first, latest = offset_map.newest, offset_map.first_offset, offset_map.latest_offset
-        has_marks = newest is not None and header.base_offset >= first and header.last_offset <= latest
-        is_dense = header.record_count == header.last_offset_delta + 1
+        newest, first, latest = self._map.newest, self._map.first_offset, self._map.latest_offset
+        base_offset, is_control, find = header.base_offset, header.is_control, self._map.entries.get
+        marked = b""
+        if newest is not None and base_offset >= first and header.last_offset <= latest:
+            marked = newest[base_offset - first : header.last_offset - first + 1]
         keeps_tombstones = not (
             header.attributes & DELETE_HORIZON_BIT and header.base_timestamp <= self._now_ms
         )
-        find, base_offset = offset_map.entries.get, header.base_offset
-        marked = (
-            newest[base_offset - first : base_offset - first + header.last_offset_delta + 1]  # type: ignore[index]
-            if has_marks
-            else b""
-        )
-        for number in range(header.record_count):
-            start = place
-            size = body[place]
-            place += 1
-            if size > 127:
-                byte = body[place]
-                if byte > 127:
-                    size, place = continue_varint(body, place, size)
-                else:
-                    size += (byte << 7) - 128
-                    place += 1
-            end = place + (size >> 1)
-            if has_marks and is_dense and not marked[number]:
-                place = end
-                continue
-            place += 1
-            zigzag = body[place]
-            place += 1
-            if zigzag > 127:
-                zigzag, place = continue_varint(body, place, zigzag)
-            rest = place
-            delta = body[place]
-            place += 1
-            if delta > 127:
-                delta, place = continue_varint(body, place, delta)
-            delta >>= 1
-            size = body[place]
-            place += 1
-            if size > 127:
-                size, place = continue_varint(body, place, size)
-            has_key = not size & 1
-            size = size >> 1 if has_key else 0
-            offset = base_offset + delta
-            is_tombstone = body[place + size] == 1
-            if offset > latest:
-                is_kept = True
-            elif not has_key or (is_tombstone and not keeps_tombstones):
-                is_kept = False
-            elif has_marks:
-                is_kept = bool(marked[delta])
-            else:
-                key = body[place : place + size]
-                is_kept = find(key if size <= MAX_RAW_KEY_BYTES else short_key(key), -1) <= offset
-            if is_kept:
-                kept.append(_KeptRecord(start, end, (zigzag >> 1) ^ -(zigzag & 1), rest, is_tombstone))
-            place = end
-        return kept, place
-
-    def _all_records(self, body: bytes, place: int, header: BatchHeader) -> tuple[list[_KeptRecord], int]:
-        """Returns the records of a control batch, which has no tombstones."""
-        kept = []
         for _ in range(header.record_count):
             start = place
-            size = body[place]
-            place += 1
-            if size > 127:
-                size, place = continue_varint(body, place, size)
-            end = place + (size >> 1)
-            place += 1
-            zigzag = body[place]
-            place += 1
-            if zigzag > 127:
-                zigzag, place = continue_varint(body, place, zigzag)
-            kept.append(_KeptRecord(start, end, (zigzag >> 1) ^ -(zigzag & 1), place, is_tombstone=False))
-            place = end
+            place, timestamp_delta, rest, delta, key_place, size = read_head(body, start)
+            is_tombstone = not is_control and body[key_place + size if size > 0 else key_place] == NULL_LENGTH
+            if is_control or base_offset + delta > latest:
+                is_kept = True
+            elif size < 0 or (is_tombstone and not keeps_tombstones):
+                is_kept = False
+            elif marked:
+                is_kept = bool(marked[delta])
+            else:
+                key = body[key_place : key_place + size]
+                newest_offset = find(key if size <= MAX_RAW_KEY_BYTES else short_key(key), -1)
+                is_kept = newest_offset <= base_offset + delta
+            if is_kept:
+                kept.append(_KeptRecord(start, place, timestamp_delta, rest, is_tombstone))
         return kept, place
 
     def _rebuilt(

@@ -24,7 +24,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.compression import decompress
 from tidelog.records.record import CorruptRecordError
-from tidelog.records.varint import continue_varint
+from tidelog.records.record_walk import read_head
 
 MAP_ENTRY_BYTES: Final = 144
 """The memory for a key: 64 bytes for the key or its hash, 32 for the offset, 30 to 60 in the dict."""
@@ -35,21 +35,6 @@ _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
 
 # base offset, batch length, magic, attributes, last offset delta, producer id, record count
 _HEADER: Final = struct.Struct(">qi4xb4xhi16xq6xi")
-
-SHORT_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 1 + 64
-LONG_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 2 + 8191
-"""The length of the only record of a batch has two bytes in batches from the first size to the second."""
-ZEROS: Final = bytes(3)
-
-
-def key_place(chunk: bytes, at: int) -> int:
-    """Returns the position of the key length of the first record in the batch at `at`."""
-    place = at + BATCH_HEADER_BYTES
-    for skipped in (1, 0, 0):  # length and attributes, timestamp delta, offset delta
-        while chunk[place] > 127:
-            place += 1
-        place += 1 + skipped
-    return place
 
 
 def short_key(key: bytes) -> bytes:
@@ -145,21 +130,10 @@ def _take_in_chunk(chunk: bytes, found: OffsetMap, aborted: AbortedBatches) -> i
                 if len(entries) >= limit:
                     found.latest_offset = latest
                     return -1
-                # Usually the key follows the length and three zeros: attributes, timestamp delta, offset
-                # delta.
-                place = at + BATCH_HEADER_BYTES + (4 if length < SHORT_BATCH_LENGTH else 5)
-                if length > LONG_BATCH_LENGTH or chunk[place - 4] > 127 or chunk[place - 3 : place] != ZEROS:
-                    place = key_place(chunk, at)
-                size = chunk[place]
-                place += 1
-                if size > 127:
-                    size, place = continue_varint(chunk, place, size)
-                if not size & 1:
-                    size >>= 1
-                    if size > MAX_RAW_KEY_BYTES:
-                        entries[short_key(chunk[place : place + size])] = base_offset
-                    else:
-                        entries[chunk[place : place + size]] = base_offset
+                _, _, _, _, place, size = read_head(chunk, at + BATCH_HEADER_BYTES)
+                if size >= 0:
+                    key = chunk[place : place + size]
+                    entries[key if size <= MAX_RAW_KEY_BYTES else short_key(key)] = base_offset
                 latest = base_offset
         else:
             last_offset = base_offset + delta
@@ -183,64 +157,21 @@ def _take_in_chunk(chunk: bytes, found: OffsetMap, aborted: AbortedBatches) -> i
 
 
 def _take_in_records(body: bytes, place: int, count: int, base_offset: int, found: OffsetMap) -> bool:
-    """Returns False if the map is full."""
+    """Returns False if the map is full. Records are counted only near its limit."""
     entries, start = found.entries, found.first_offset
-    if len(entries) + count > found.max_entries:
-        return _take_in_some(body, place, count, base_offset, found)
+    room = found.max_entries - len(entries)
+    counts = count > room
     for _ in range(count):
-        size = body[place]
-        place += 1
-        if size > 127:
-            byte = body[place]
-            if byte > 127:
-                size, place = continue_varint(body, place, size)
-            else:
-                size += (byte << 7) - 128
-                place += 1
-        next_place = place + (size >> 1)
-        place += 1  # attributes
-        while body[place] > 127:  # the timestamp delta
-            place += 1
-        place += 1
-        delta = body[place]
-        place += 1
-        if delta > 127:
-            byte = body[place]
-            if byte > 127:
-                delta, place = continue_varint(body, place, delta)
-            else:
-                delta += (byte << 7) - 128
-                place += 1
-        size = body[place]
-        place += 1
-        if size > 127:
-            size, place = continue_varint(body, place, size)
-        if not size & 1:
-            offset = base_offset + (delta >> 1)
-            if offset >= start:
-                size >>= 1
-                if size > MAX_RAW_KEY_BYTES:
-                    entries[short_key(body[place : place + size])] = offset
-                else:
-                    entries[body[place : place + size]] = offset
-        place = next_place
-    return True
-
-
-def _take_in_some(body: bytes, place: int, count: int, base_offset: int, found: OffsetMap) -> bool:
-    """Does the same near the limit of the map, and counts each record. Returns False if the map is full."""
-    room = found.max_entries - len(found.entries)
-    single = OffsetMap(found.first_offset, 2)
-    for _ in range(count):
-        size, behind = body[place], place + 1
-        if size > 127:
-            size, behind = continue_varint(body, behind, size)
-        single.entries.clear()
-        _take_in_records(body, place, 1, base_offset, single)
-        for key, offset in single.entries.items():
+        place, _, _, delta, key_place, size = read_head(body, place)
+        offset = base_offset + delta
+        if size < 0 or offset < start:
+            continue
+        key = body[key_place : key_place + size]
+        if size > MAX_RAW_KEY_BYTES:
+            key = short_key(key)
+        if counts:
             if room <= 0:
                 return False
-            room -= key not in found.entries
-            found.entries[key] = offset
-        place = behind + (size >> 1)
+            room -= key not in entries
+        entries[key] = offset
     return True
