@@ -10,18 +10,14 @@ requests of the connection then wait until its batches are appended; in Kafka th
 Transactional batches in a request without a transactional id are refused with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 
-`OneBatch` is the most frequent request: v9 to v13, one batch, no transaction. From one such request to the
-next, only the correlation id changes before the records. Therefore those bytes are decoded once and
-recognized afterwards, and the response is one `pack` after known bytes. docs/adr/0002 states the savings.
+The most frequent request, of one batch without a transaction, is a `OneBatch` (`requests/one_batch.py`).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Executor
-from typing import ClassVar, Final, TypeAlias
-from uuid import UUID
+from typing import Final, TypeAlias
 
 from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.coordination.verification import (
@@ -40,6 +36,7 @@ from tidelog.broker.partition.batch_validation import (
     RecordValidationError,
 )
 from tidelog.broker.partition.producer_state import NO_TRANSACTIONAL_ID
+from tidelog.broker.requests.one_batch import FIRST_VERSION_WITH_TOPIC_ID, NO_RECORDS, OneBatch
 from tidelog.broker.requests.request import (
     NO_REPLY,
     PARKED,
@@ -58,8 +55,6 @@ from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import ACKS_ALL
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-from tidelog.wire import codec
-from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -71,11 +66,14 @@ from tidelog.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tidelog.wire.primitives import MAX_UVARINT_BYTES, read_long_uvarint
 
 WRITE: Final = AclOperation.WRITE
 Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
 """A replica, the offset that its high watermark must reach, and the response that waits for it."""
+LongWalk: TypeAlias = "tuple[Replica, memoryview, int, PartitionProduceResponse, WallMs]"
+"""A batch that is appended after a thread has walked over its records: the replica, the records, the guard of
+the transaction, the response, and the time of the append.
+"""
 MAX_WALK_WITHOUT_ACKS_BYTES: Final = 1024 * 1024
 """The most decompressed bytes of records that a batch with acks=0 may have on a topic whose records are
 checked. Such a request has no response that could wait for a thread.
@@ -83,147 +81,7 @@ checked. Such a request has no response that could wait for a thread.
 MAX_BATCHES_AT_ONCE: Final = 500
 """The most batches of a request that are appended without a turn of the event loop, in about 10 ms."""
 _VALID_ACKS: Final = (0, 1, ACKS_ALL)
-_FIRST_VERSION_WITH_TOPIC_ID: Final = 13
 _MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-
-MAX_KNOWN_PREFIXES: Final = 10_000
-"""The request prefixes that a version's decoder remembers. Each pair of partition and `acks` has its own."""
-_FIRST_FLEXIBLE_VERSION: Final = 9
-_NO_TAGS: Final = (
-    b"\0\0\0"  # the tagged fields of the partition, its topic and the request, which end a request
-)
-_NULL: Final = 0
-_ONE: Final = 2
-"""The encoded length of an array with one element."""
-_TOPICS_AT: Final = 7  # after a null transactional id, acks and the timeout
-_ID_BYTES: Final = 16
-_PARTITIONS_BYTES: Final = 5  # the number of partitions, and the index of the first
-
-# index, error, base offset, append time, start offset; then no record errors, no message, and the tagged
-# fields of three structures with the throttle time before the last
-_pack_response = struct.Struct(">ihqqqB8x").pack
-_NO_RECORD_ERRORS: Final = 1
-
-
-class RequestPrefix:
-    """Everything in a request before its records."""
-
-    __slots__ = ("acks", "index", "name", "response_prefix", "timeout_ms", "topic_id")
-
-    def __init__(self, request: ProduceRequest, topic_bytes: bytes) -> None:
-        (topic,) = request.topic_data
-        (partition,) = topic.partition_data
-        self.acks = request.acks
-        self.timeout_ms = request.timeout_ms
-        self.name = topic.name
-        self.topic_id = topic.topic_id
-        self.index = partition.index
-        self.response_prefix = bytes((_ONE, *topic_bytes, _ONE))
-
-
-NO_RECORDS: Final = memoryview(b"")
-
-
-class OneBatch:
-    """A ProduceRequest, its only TopicProduceData and its only PartitionProduceData in one object."""
-
-    __slots__ = ("acks", "index", "prefix", "records", "timeout_ms")
-    transactional_id: ClassVar[None] = None
-
-    def __init__(self, prefix: RequestPrefix, records: memoryview) -> None:
-        self.prefix = prefix
-        self.records = records
-        self.acks = prefix.acks
-        self.timeout_ms = prefix.timeout_ms
-        self.index = prefix.index
-
-    @property
-    def name(self) -> str:
-        return self.prefix.name
-
-    @property
-    def topic_id(self) -> UUID:
-        return self.prefix.topic_id
-
-    @property
-    def topic_data(self) -> list[TopicProduceData]:
-        return [TopicProduceData(self.name, self.topic_id, [PartitionProduceData(self.index, self.records)])]
-
-    def encoded_response(self, response: PartitionProduceResponse) -> bytes:
-        """Returns the body of the response to a batch that was appended."""
-        return self.prefix.response_prefix + _pack_response(
-            response.index,
-            response.error_code,
-            response.base_offset,
-            response.log_append_time_ms,
-            response.log_start_offset,
-            _NO_RECORD_ERRORS,
-        )
-
-
-Decode = Callable[[memoryview, int], tuple[ProduceRequest | OneBatch, int]]
-
-
-def decoder(version: int) -> Decode:
-    """Returns a decoder for every Produce request of the version. It raises what `codec.request_decoder`
-    raises.
-    """
-    decode_any = codec.request_decoder(ApiKey.PRODUCE, version)
-    if version < _FIRST_FLEXIBLE_VERSION:
-        return decode_any
-    has_id = version >= _FIRST_VERSION_WITH_TOPIC_ID
-    known: dict[bytes, RequestPrefix] = {}
-
-    def decode(frame: memoryview, position: int) -> tuple[ProduceRequest | OneBatch, int]:
-        end = len(frame)
-        topic_at = position + _TOPICS_AT + 1
-        if end < topic_at + _ID_BYTES or frame[position] != _NULL:
-            return decode_any(frame, position)
-        # A compact string's length counts itself.
-        records_at = topic_at + (_ID_BYTES if has_id else frame[topic_at]) + _PARTITIONS_BYTES
-        if records_at + MAX_UVARINT_BYTES >= end:
-            return decode_any(frame, position)
-        prefix = known.get(key := bytes(frame[position:records_at]))
-        if prefix is None:
-            request, after = decode_any(frame, position)
-            if key[_TOPICS_AT] == key[-_PARTITIONS_BYTES] == _ONE and (has_id or frame[topic_at] < 128):
-                if len(known) == MAX_KNOWN_PREFIXES:
-                    known.clear()
-                known[key] = RequestPrefix(request, key[_TOPICS_AT + 1 : -_PARTITIONS_BYTES])
-            return request, after
-        length = frame[records_at]
-        first = records_at + 1
-        if length >= 128:
-            length, first = read_long_uvarint(frame, first, length)
-        after = first + length - 1
-        if length == _NULL or after + len(_NO_TAGS) != end or bytes(frame[after:]) != _NO_TAGS:
-            return decode_any(frame, position)
-        return OneBatch(prefix, frame[first:after]), end
-
-    return decode
-
-
-class LongWalk:
-    """A batch that is appended after a thread has walked over its records.
-
-    It is no NamedTuple, because mypyc cannot compile one with a memoryview.
-    """
-
-    __slots__ = ("answer", "guard", "now_ms", "records", "replica")
-
-    def __init__(
-        self,
-        replica: Replica,
-        records: memoryview,
-        guard: int,
-        answer: PartitionProduceResponse,
-        now_ms: WallMs,
-    ) -> None:
-        self.replica = replica
-        self.records = records
-        self.guard = guard
-        self.answer = answer
-        self.now_ms = now_ms
 
 
 class ProduceHandler:
@@ -345,7 +203,7 @@ class Produce:
         else:
             self._response = self._append_all()
         if self._long_walks is not None or self._unflushed:
-            self._count_copies(sum(len(walk.records) for walk in self._long_walks or ()))
+            self._count_copies(sum(len(records) for _, records, _, _, _ in self._long_walks or ()))
             self._remember_epochs()
             return self._finish_later(is_appended=True)
         return self._finish()
@@ -582,7 +440,7 @@ class Produce:
             # The buffer that holds the request is reused while a thread walks over the records.
             copied = memoryview(bytearray(data.records))  # type: ignore[arg-type]
             self._long_walks = self._long_walks or []
-            self._long_walks.append(LongWalk(replica, copied, guard, answer, now_ms))
+            self._long_walks.append((replica, copied, guard, answer, now_ms))
             return answer
         except KafkaError as error:
             if error.code is ErrorCode.INVALID_TIMESTAMP and now_ms == self._now_ms:
@@ -597,14 +455,12 @@ class Produce:
 
     async def _append_walked(self, walk: LongWalk) -> None:
         """Walks over the records of a batch in a thread, and appends the batch."""
-        replica, records, guard, answer = walk.replica, walk.records, walk.guard, walk.answer
+        replica, records, guard, answer, now_ms = walk
         handler, version = self._handler, self._context.api_version
         loop = self._context.connection.loop
         try:
-            walked = await loop.run_in_executor(
-                handler.record_walks, replica.walk, records, version, walk.now_ms
-            )
-            appended = replica.append(records, self._acks, version, walk.now_ms, guard, walked=walked)
+            walked = await loop.run_in_executor(handler.record_walks, replica.walk, records, version, now_ms)
+            appended = replica.append(records, self._acks, version, now_ms, guard, walked=walked)
         except KafkaError as error:
             self._refuse(answer, replica.topic_partition.topic, error)
         else:
@@ -654,7 +510,7 @@ class Produce:
             self.add_current_leader(answer, topic)
 
     def _topic_name(self, topic: TopicProduceData | OneBatch) -> str | None:
-        if self._context.api_version >= _FIRST_VERSION_WITH_TOPIC_ID:
+        if self._context.api_version >= FIRST_VERSION_WITH_TOPIC_ID:
             return self._handler.metadata.topic_names.get(topic.topic_id)
         return topic.name
 

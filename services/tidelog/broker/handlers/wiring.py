@@ -28,6 +28,7 @@ def keeping_body(api_key: int, handle: Handler) -> Handling:
 
 def produce(parts: BrokerParts) -> Family:
     from tidelog.broker.handlers import produce
+    from tidelog.broker.requests import one_batch
 
     handler = produce.ProduceHandler(
         parts.hosted,
@@ -41,7 +42,7 @@ def produce(parts: BrokerParts) -> Family:
         parts.record_walks,
         parts.authorizer,
     )
-    return {ApiKey.PRODUCE: Handling(handler.handle, cast(DecoderOfVersion, produce.decoder))}
+    return {ApiKey.PRODUCE: Handling(handler.handle, cast(DecoderOfVersion, one_batch.decoder))}
 
 
 def fetch(parts: BrokerParts) -> Family:

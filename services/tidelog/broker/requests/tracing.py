@@ -15,9 +15,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from tidelog.broker.handlers.produce import OneBatch
 from tidelog.broker.net.connection import ClosedByProtocolError, Connection
 from tidelog.broker.replication.fetch_wire import FollowerRequest
+from tidelog.broker.requests.one_batch import OneBatch
 from tidelog.broker.requests.request import RequestContext, RequestSteps
 from tidelog.model.errors import ErrorCode
 from tidelog.model.trace_context import TRACEPARENT, Attributes, part_of

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
-from tidelog.broker.handlers import produce
-from tidelog.broker.handlers.produce import OneBatch
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.net.connection import ClosedByProtocolError
+from tidelog.broker.requests import one_batch
+from tidelog.broker.requests.one_batch import OneBatch
 from tidelog.broker.requests.request import NO_REPLY, PARKED, EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
@@ -54,7 +54,7 @@ class Client:
         if not self.comes_again:
             return request
         body = b"".join(map(bytes, codec.request_encoder(ApiKey.PRODUCE, version)(request)))
-        decode = produce.decoder(version)
+        decode = one_batch.decoder(version)
         decode(memoryview(body), 0)
         self.frame = bytearray(body)
         return decode(memoryview(self.frame), 0)[0]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidelog.broker.handlers import produce
-from tidelog.broker.handlers.produce import OneBatch
+from tidelog.broker.requests import one_batch
+from tidelog.broker.requests.one_batch import OneBatch
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
@@ -87,8 +87,8 @@ def of_one(records: bytes = b"r" * 100, name: str = "t") -> ProduceRequest:
 def test_a_known_prefix_is_decoded_like_a_new_one(
     version: int, sent: list[tuple[ProduceRequest, tuple[str, int, int] | None]]
 ) -> None:
-    decode, decode_any = produce.decoder(version), codec.request_decoder(ApiKey.PRODUCE, version)
-    with mock.patch.object(produce, "MAX_KNOWN_PREFIXES", 2):
+    decode, decode_any = one_batch.decoder(version), codec.request_decoder(ApiKey.PRODUCE, version)
+    with mock.patch.object(one_batch, "MAX_KNOWN_PREFIXES", 2):
         for request, damage in [*sent, *sent]:
             body = encoded(request, version, damage)
             assert read(decode, body) == read(decode_any, body)
@@ -96,7 +96,7 @@ def test_a_known_prefix_is_decoded_like_a_new_one(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_known_prefixes_take_the_short_path(version: int) -> None:
-    decode = produce.decoder(version)
+    decode = one_batch.decoder(version)
     body = memoryview(encoded(of_one(), version))
     assert type(decode(body, 0)[0]) is ProduceRequest
     assert (type(decode(body, 0)[0]) is OneBatch) == (version in FLEXIBLE)
@@ -106,7 +106,7 @@ def test_only_known_prefixes_take_the_short_path(version: int) -> None:
 
 def test_an_array_whose_length_takes_two_bytes_is_not_remembered() -> None:
     """Kafka accepts such an array, too. The records then begin at another position."""
-    decode = produce.decoder(9)
+    decode = one_batch.decoder(9)
     body = encoded(of_one(), 9)
     odd = memoryview(body[:7] + b"\x82\x00" + body[8:])
     for _ in range(2):
@@ -117,7 +117,7 @@ def test_an_array_whose_length_takes_two_bytes_is_not_remembered() -> None:
 def test_the_response_equals_the_codecs(
     version: int, name: str, base: int, append_ms: int, start: int
 ) -> None:
-    decode = produce.decoder(version)
+    decode = one_batch.decoder(version)
     body = memoryview(encoded(of_one(name=name), version))
     decode(body, 0)
     request, _ = decode(body, 0)
