@@ -30,8 +30,7 @@ from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.certificates import CertificateExpiry
-from tidelog.metrics.container_memory import ContainerMemory
-from tidelog.metrics.process_metrics import ProcessMetrics
+from tidelog.metrics.process_metrics import ContainerMemory, ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.acl import user_principal
 from tidelog.model.errors import ErrorCode

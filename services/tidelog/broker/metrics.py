@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
     from tidelog.kernel.instants import MonotonicMs
     from tidelog.metrics.families import Families
-    from tidelog.metrics.loop_watch import LoopWatch
+    from tidelog.metrics.process_metrics import LoopWatch
     from tidelog.model.fair_budget import BudgetUse, FairBudget
 
 _REQUEST_METRICS: Final = "kafka_network_requestmetrics"

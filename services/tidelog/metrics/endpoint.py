@@ -2,9 +2,9 @@
 
 It runs in a thread of its own, so that a scrape does not hold up the event loop, which continues to count in
 the meantime: one sample may be a request older than the next. `/livez` and `/readyz` answer as at the port of
-the probes (`probes.py`), a service may add pages about its state, and any other path answers the metrics. The
-module is imported only where metrics are served, because prometheus-client and the HTTP server of the
-standard library take 4 MB and 30 ms.
+the probes (`http_endpoint.py`), a service may add pages about its state, and any other path answers the
+metrics. The module is imported only where metrics are served, because prometheus-client and the HTTP server
+of the standard library take 4 MB and 30 ms.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from tidelog.metrics.families import Collector, Families
-from tidelog.metrics.http_endpoint import HttpEndpoint
-from tidelog.metrics.probes import with_probes
+from tidelog.metrics.http_endpoint import HttpEndpoint, with_probes
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

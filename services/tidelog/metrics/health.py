@@ -59,15 +59,15 @@ class Health:
         self._ticked_s = self._monotonic_s()
         self._tick_handle = self._loop.call_later(TICK_MS / 1000, self._tick)
 
-    # -- for threads other than the loop's
-
     def liveness(self) -> Verdict:
+        """Returns whether the event loop has run lately."""
         silent_ms = (self._monotonic_s() - self._ticked_s) * 1000
         if silent_ms > LIVENESS_STALL_MS:
             return Verdict(False, f"the event loop has not run for {silent_ms / 1000:.0f} s")
         return Verdict(True, "alive")
 
     def readiness(self) -> Verdict:
+        """Returns whether the service is ready, by its own judgement."""
         answers: list[str | None] = []
         answered = threading.Event()
 

@@ -1,16 +1,24 @@
-"""An HTTP server in a thread of its own, with a bounded number of connections."""
+"""An HTTP server in a thread of its own, with a bounded number of connections, and the answers to probes.
+
+The probes `/livez` and `/readyz` answer 200 or 503 with one line of reason (`health.py`). They also have a
+port of their own, because readers of metrics need not be trusted with the life of a process: slow scrapes and
+unfinished requests at the port of the metrics do not delay a probe.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 if TYPE_CHECKING:
-    from wsgiref.types import WSGIApplication
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from tidelog.metrics.health import Health, Verdict
 
 _STOP_TIMEOUT_S: Final = 5
 _POLL_INTERVAL_S: Final = 0.1
@@ -83,3 +91,38 @@ class _SilentHandler(WSGIRequestHandler):
     def address_string(self) -> str:
         """Returns the client's address without asking DNS for its name."""
         return str(self.client_address[0])
+
+
+class ProbesEndpoint(HttpEndpoint):
+    """A server of probes, from its creation until `close`."""
+
+    def __init__(self, health: Health, host: str, port: int) -> None:
+        """Raises OSError if the address is not available."""
+        super().__init__(with_probes(health, _not_found), host, port, "probes")
+
+
+def with_probes(health: Health, others: WSGIApplication) -> WSGIApplication:
+    """Returns an application that answers probes, and leaves other paths to `others`."""
+    probes: dict[str, Callable[[], Verdict]] = {"/livez": health.liveness, "/readyz": health.readiness}
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        probe = probes.get(environ["PATH_INFO"])
+        if probe is None:
+            return others(environ, start_response)
+        verdict = probe()
+        status = "200 OK" if verdict.is_good else "503 Service Unavailable"
+        return _line(start_response, status, verdict.reason)
+
+    return app
+
+
+def _not_found(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    return _line(start_response, "404 Not Found", "only /livez and /readyz are served here")
+
+
+def _line(start_response: StartResponse, status: str, text: str) -> Iterable[bytes]:
+    body = f"{text}\n".encode()
+    start_response(
+        status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    )
+    return [body]

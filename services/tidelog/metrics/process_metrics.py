@@ -5,18 +5,22 @@ metrics.register(BrokerMetrics(telemetry))
 metrics.serve("0.0.0.0:9404")
 metrics.serve_probes("0.0.0.0:9405")
 metrics.close()
+
+The process's own are the delay and the CPU time of its event loop, its lease, its spans, and the memory of
+its container.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tidelog.metrics.container_memory import ContainerMemory, read_container_memory
-from tidelog.metrics.loop_watch import LoopWatch
+from tidelog.metrics.telemetry import Durations
 from tidelog.model.brokers import MAX_PORT
 from tidelog.process.build import tidelog_version
 from tidelog.settings.setting import SettingError
@@ -30,6 +34,14 @@ _METRICS_LISTENER: Final = "tidelog.metrics.listener"
 _PROBES_LISTENER: Final = "tidelog.probes.listener"
 REPLICAS_PAGE: Final = "/replicas"
 """The page of a broker about its replicas, beside its metrics."""
+TICK_MS: Final = 100
+WINDOW_MS: Final = 60_000
+MIN_SHARE_INTERVAL_S: Final = 0.5
+"""The share of busy time means nothing over a shorter time. Until then, the previous value is returned."""
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_NO_LIMIT: Final = 1 << 62
+"""Version 1 shows a limit of about 2^63 if there is none."""
 
 
 class Identity(NamedTuple):
@@ -111,7 +123,7 @@ class ProcessMetrics:
     def serve_probes(self, address: str) -> int:
         """Starts to answer only probes at "host:port", as `serve` does. The process must have a `health`."""
         assert self._health is not None
-        from tidelog.metrics.probes import ProbesEndpoint
+        from tidelog.metrics.http_endpoint import ProbesEndpoint
 
         return self._serve(_PROBES_LISTENER, address, partial(ProbesEndpoint, self._health))
 
@@ -178,3 +190,125 @@ def _parse_address(setting: str, address: str) -> tuple[str, int]:
     if not separator or not port.isdecimal() or int(port) > MAX_PORT:
         raise SettingError(setting, f"{setting}: {address} is not host:port")
     return host.strip("[]") or "0.0.0.0", int(port)
+
+
+class LoopWatch:
+    """The measurements of one event loop: the delay of its callbacks and the CPU time of its thread. It is
+    created on the loop's thread; any thread may read the figures.
+
+    To measure the wait of every request would slow down all of them. Instead, the loop schedules a callback a
+    few times per second and measures how late the callback runs.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.lag = Durations()
+        self._loop = loop
+        self._clock_id = time.pthread_getcpuclockid(threading.get_ident())
+        self._newest_max_s = self._older_max_s = 0.0
+        self._turned_at_s = loop.time()
+        self._seen = (time.monotonic(), self.busy_seconds)
+        self._idle_share = 1.0
+        self._due_s = loop.time() + TICK_MS / 1000
+        self._handle = loop.call_at(self._due_s, self._tick)
+
+    def close(self) -> None:
+        self._handle.cancel()
+
+    def _tick(self) -> None:
+        now_s = self._loop.time()
+        lag_s = max(0.0, now_s - self._due_s)
+        self.lag.took(lag_s)
+        if now_s - self._turned_at_s >= WINDOW_MS / 1000:
+            self._older_max_s, self._newest_max_s = self._newest_max_s, 0.0
+            self._turned_at_s = now_s
+        self._newest_max_s = max(self._newest_max_s, lag_s)
+        self._due_s = now_s + TICK_MS / 1000
+        self._handle = self._loop.call_at(self._due_s, self._tick)
+
+    @property
+    def max_lag_s(self) -> float:
+        """Returns the greatest delay of the last one to two minutes."""
+        return max(self._newest_max_s, self._older_max_s)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Returns the CPU time of the loop's thread."""
+        return time.clock_gettime(self._clock_id)
+
+    def idle_share(self) -> float:
+        """Returns the share of the time since the last call in which the loop's thread used no CPU."""
+        now_s, busy_s = time.monotonic(), self.busy_seconds
+        before_s, busy_before_s = self._seen
+        if now_s - before_s >= MIN_SHARE_INTERVAL_S:
+            self._idle_share = min(1.0, max(0.0, 1 - (busy_s - busy_before_s) / (now_s - before_s)))
+            self._seen = now_s, busy_s
+        return self._idle_share
+
+
+class ContainerMemory(NamedTuple):
+    """The memory of the container or service in which this process runs, as the kernel's control groups count
+    it.
+
+    The kernel ends a process of a group that reaches its limit and has nothing left to give back. A process
+    can read both numbers itself, so no exporter of the node is needed. `used_bytes` leaves out the page
+    cache, which the kernel gives back before it ends a process.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+
+
+class _Files(NamedTuple):
+    """The names of one version of control groups."""
+
+    directory: str
+    limit: str
+    usage: str
+    cache_prefix: str
+
+
+_V1: Final = _Files("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_V2: Final = _Files("", "memory.max", "memory.current", "")
+
+
+def read_container_memory(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> ContainerMemory | None:
+    """Returns the memory of the group with the lowest limit among this process's group and its parents, or
+    None if none of them has a limit.
+    """
+    try:
+        lines = own_groups.read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            files = _V1 if controllers else _V2
+            for directory in _with_parents(groups / files.directory, path):
+                memory = _read(directory, files)
+                if memory is not None:
+                    found.append(memory)
+    return min(found, key=lambda memory: memory.limit_bytes, default=None)
+
+
+def _with_parents(root: Path, path: str) -> Iterator[Path]:
+    """Yields the directories of a group and its parents. A container sees its own group as the root, so the
+    directories on the way to it may be missing.
+    """
+    relative = PurePosixPath(path.lstrip("/"))
+    yield root / relative
+    yield from (root / parent for parent in relative.parents)
+
+
+def _read(directory: Path, files: _Files) -> ContainerMemory | None:
+    try:
+        limit = (directory / files.limit).read_text().strip()
+        if limit == "max" or int(limit) > _NO_LIMIT:
+            return None
+        usage = int((directory / files.usage).read_text())
+        rows = (line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        stat = {name: int(value) for name, value in rows}
+    except FileNotFoundError:
+        return None
+    cache = sum(stat.get(f"{files.cache_prefix}{kind}_file", 0) for kind in ("active", "inactive"))
+    return ContainerMemory(max(0, usage - cache), int(limit))

@@ -266,9 +266,6 @@ class Telemetry:
         return connections
 
 
-# -- for scrapes
-
-
 def add_up(columns: Iterable[Sequence[int]]) -> list[int]:
     """Returns the sums of the bucket counts of several versions."""
     return [sum(column) for column in zip(*columns, strict=True)]

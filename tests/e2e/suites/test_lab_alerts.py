@@ -56,7 +56,7 @@ os.posix_fallocate(file, 0, found.f_bavail * found.f_frsize - found.f_blocks * f
 """
 HOLD: Final = """
 import sys
-from tidelog.metrics.container_memory import read_container_memory
+from tidelog.metrics.process_metrics import read_container_memory
 memory = read_container_memory()
 held = b"-" * int(memory.limit_bytes * 0.94 - memory.used_bytes)
 sys.stdin.read()

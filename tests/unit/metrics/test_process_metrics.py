@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.kernel.instants import WallMs
 from tidelog.metrics.certificates import CertificateExpiry, first_expiration_s
-from tidelog.metrics.container_memory import ContainerMemory, read_container_memory
 from tidelog.metrics.families import Families
+from tidelog.metrics.process_metrics import ContainerMemory, read_container_memory
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 
 NOW_MS = WallMs(1_700_000_000_000)

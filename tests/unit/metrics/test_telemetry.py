@@ -24,8 +24,7 @@ from tidelog.controller.metrics import ControllerMetrics
 from tidelog.kernel.clock import ManualClock
 from tidelog.metrics.endpoint import new_registry
 from tidelog.metrics.families import Collector
-from tidelog.metrics.loop_watch import LoopWatch
-from tidelog.metrics.process_metrics import ProcessMetrics
+from tidelog.metrics.process_metrics import LoopWatch, ProcessMetrics
 from tidelog.metrics.telemetry import (
     LatencyWindow,
     RequestMetrics,
