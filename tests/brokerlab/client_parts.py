@@ -10,22 +10,20 @@ from typing import Any  # Any: tests replace parts by objects that have only som
 
 
 class ClientParts:
-    """The parts of one producer, consumer or share consumer.
-
-    A consumer drives its core itself, and a producer's sender drives the producer's.
-    """
+    """The parts of one producer, consumer or share consumer."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self.sender: Any = getattr(client, "_sender", None)
+        self.driver: Any = client._sender if hasattr(client, "_sender") else client._driver
+        """The part that drives the core. A producer calls it its sender."""
 
     @property
     def core(self) -> Any:
-        return self._client._core if self.sender is None else self.sender.core
+        return self.driver.core
 
     @property
     def tasks(self) -> Any:
-        return self._client._tasks if self.sender is None else self.sender.tasks
+        return self.driver.tasks
 
     @property
     def network(self) -> Any:
@@ -33,11 +31,11 @@ class ClientParts:
 
     @property
     def calls(self) -> Any:
-        return self._client._calls
+        return self.driver.calls
 
     @calls.setter
     def calls(self, calls: object) -> None:
-        self._client._calls = calls
+        self.driver.calls = calls
 
     @property
     def transaction(self) -> Any:
@@ -53,28 +51,28 @@ class ClientParts:
 
     def guard_with(self, lock: object) -> None:
         """Replaces the lock that is held while the core works."""
-        self.sender.lock = lock
+        self.driver.lock = lock
 
     def step(self, event: object) -> None:
         """Lets the core handle an event, and the shell the effects."""
-        (self._client._step if self.sender is None else self.sender.step)(event)
+        self.driver.step(event)
 
     def perform(self, effects: object) -> None:
-        self._client._perform(effects)
+        self.driver.perform(effects)
 
     def pump(self) -> None:
         """Sends what the core has to send now."""
-        self.sender.pump()
+        self.driver.pump()
 
     def stop_pump(self) -> None:
         """Keeps the pump from running, as if it were scheduled already."""
-        self.sender.is_pump_scheduled = True
+        self.driver.is_pump_scheduled = True
 
     def write(self, request: object, connection: object) -> None:
-        self.sender._write(request, connection)
+        self.driver._write(request, connection)
 
     async def fetch(self, request: object) -> None:
-        await self._client._fetch(request)
+        await self.driver._fetch(request)
 
     async def commit(self, offsets: object) -> None:
-        await self._client._commit(offsets)
+        await self.driver.commit(offsets)

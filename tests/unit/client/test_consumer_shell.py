@@ -41,6 +41,7 @@ from tidelog.client.core.consuming.membership import (
 )
 from tidelog.client.errors import ConnectionLostError, StaleMemberError, UnknownTopicError
 from tidelog.client.shell.consuming import consumer as consumer_shell
+from tidelog.client.shell.consuming import driver
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -199,8 +200,9 @@ def test_a_poll_soon_after_another_one_only_delivers(monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr(core, "poll", poll)
-    monkeypatch.setattr(consumer, "_fetch", fetch)
-    monkeypatch.setattr(consumer_shell, "now_ms", lambda: next(clock))
+    monkeypatch.setattr(shell.driver, "_fetch", fetch)
+    for module in (consumer_shell, driver):
+        monkeypatch.setattr(module, "now_ms", lambda: next(clock))
     assert asyncio.run(scenario()) == list(range(250))
 
 
@@ -499,7 +501,7 @@ def test_a_member_that_leaves_and_joins_again_says_so_in_this_order(
         await shell.tasks.stop()
 
     for name in ("_request_metadata", "_look_up_committed", "_fetch", "_check_positions"):
-        monkeypatch.setattr(consumer, name, ignore)
+        monkeypatch.setattr(shell.driver, name, ignore)
     monkeypatch.setattr(shell.network, "call_any", call_any)
     monkeypatch.setattr(shell.network, "_connect", connect)
     asyncio.run(scenario())

@@ -147,7 +147,7 @@ def test_a_send_asks_again_for_a_topic_that_was_refused(
                 else:
                     await send()
 
-    monkeypatch.setattr(shell.sender, "_request_metadata", answer)
+    monkeypatch.setattr(shell.driver, "_request_metadata", answer)
     asyncio.run(scenario())
 
 
@@ -182,7 +182,7 @@ def test_a_send_takes_no_refusal_from_before_it_from_an_answer_about_other_topic
             await sending
         assert asked == [(), ("t",)]
 
-    monkeypatch.setattr(shell.sender, "_request_metadata", answer)
+    monkeypatch.setattr(shell.driver, "_request_metadata", answer)
     asyncio.run(scenario())
 
 
@@ -420,7 +420,7 @@ def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.Monke
         async def nothing(*arguments: object) -> None: ...
 
         monkeypatch.setattr(shell.network, "start", nothing)
-        monkeypatch.setattr(shell.sender, "_request_metadata", nothing)
+        monkeypatch.setattr(shell.driver, "_request_metadata", nothing)
         monkeypatch.setattr(shell.network, "broker", connect)
         await producer.start()
         delivery = with_a_record(producer)
@@ -475,7 +475,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
         assert answers >= 2
         producer.report_unclosed()
 
-    monkeypatch.setattr(shell.sender, "_request_metadata", answer)
+    monkeypatch.setattr(shell.driver, "_request_metadata", answer)
     with pytest.warns(ResourceWarning):
         asyncio.run(scenario())
 

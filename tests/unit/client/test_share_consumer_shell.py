@@ -55,7 +55,7 @@ class Calls:
     async def end_session(self, node: int, acknowledgements: Any) -> None:
         self._note(acknowledgements)
 
-    async def heartbeat(self, request: Any) -> HeartbeatAnswered:
+    async def ask(self, request: Any) -> HeartbeatAnswered:
         self.heartbeats += 1
         return HeartbeatAnswered(request, 0, None, 1, 1, frozenset({(TOPIC_ID, 0)}))
 

@@ -46,7 +46,7 @@ class ShareCalls:
 
     # -- membership
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswered:
+    async def ask(self, heartbeat: Heartbeat) -> HeartbeatAnswered:
         """Raises KafkaError, ClientError."""
         settings = self._settings
         request = ShareGroupHeartbeatRequest(

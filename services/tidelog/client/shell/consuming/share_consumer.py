@@ -5,26 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from tidelog.client.core.connection_settings import Properties, parse_settings
 from tidelog.client.core.consuming.consumer_events import (
     AcknowledgeType,
-    GroupRequestFailed,
-    LeaveGroup,
-    MetadataFailed,
-    RecordsReady,
-    RequestMetadata,
-    SendGroupRequest,
-    TopicsMissing,
 )
-from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.consuming.records import SharedRecord, deserialize
 from tidelog.client.core.consuming.share_consumer import (
     AcknowledgementDone,
-    Effect,
     Event,
     SendAcknowledgements,
     SendShareFetch,
@@ -32,12 +23,13 @@ from tidelog.client.core.consuming.share_consumer import (
     ShareRequestFailed,
 )
 from tidelog.client.core.settings import ShareConsumerSettings, most_records
-from tidelog.client.errors import ClientError, ClosedError, NetworkError, RequestTimeoutError
+from tidelog.client.errors import ClientError, NetworkError, RequestTimeoutError
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code
+from tidelog.client.shell.consuming.driver import CoreDriver
+from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.consuming.share_calls import ShareCalls
 from tidelog.client.shell.network import Network
-from tidelog.client.shell.tasks import CoreTasks, now_ms
+from tidelog.client.shell.tasks import now_ms
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -47,6 +39,68 @@ logger: Final = logging.getLogger("tidelog.client")
 
 AcknowledgementCallback: TypeAlias = Callable[[TopicPartition, list[int], KafkaError | None], None]
 """Gets the offsets whose acknowledgements a broker stored, or the error with which they failed."""
+
+
+class ShareDriver(CoreDriver[ShareConsumerCore]):
+    """The driver of a share consumer. It also keeps the results of acknowledgements."""
+
+    def __init__(
+        self, core: ShareConsumerCore, network: Network, on_acknowledged: AcknowledgementCallback | None
+    ) -> None:
+        self.calls: ShareCalls = ShareCalls(network, core.settings, core.view)
+        super().__init__("share consumer", core, network, self.calls)
+        self.results: dict[TopicPartition, KafkaError | None] = {}
+        """The error of each partition since the last commit began, None if there was none."""
+        self._on_acknowledged = on_acknowledged
+        self._acknowledged = asyncio.Event()
+
+    def step(self, event: Event) -> None:
+        super().step(event)
+        self._acknowledged.set()
+
+    async def settle(self) -> None:
+        """Waits until the brokers have answered all acknowledgements. Raises RequestTimeoutError."""
+        timeout_ms = self.core.settings.default_api_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self.core.has_open_acknowledgements:
+                    self._acknowledged.clear()
+                    await self._acknowledged.wait()
+        except TimeoutError:
+            raise RequestTimeoutError(f"commit: no answer in {timeout_ms} ms") from None
+
+    def _carry_out(self, effect: object) -> None:
+        match effect:
+            case SendShareFetch() | SendAcknowledgements():
+                self.tasks.spawn(self._ask_leader(effect))
+            case AcknowledgementDone(place, offsets, error):
+                self._tell(place, offsets, error)
+            case _:
+                super()._carry_out(effect)
+
+    def _tell(self, place: TopicPartition, offsets: tuple[int, ...], error: KafkaError | None) -> None:
+        if error is not None:
+            logger.warning("%d acknowledgements failed: %s", len(offsets), error)
+        if error is not None or place not in self.results:
+            self.results[place] = error
+        if self._on_acknowledged is not None:
+            try:
+                self._on_acknowledged(place, list(offsets), error)
+            except Exception:  # the consumer must go on whatever the application's function raises
+                logger.exception("the callback of acknowledgements failed")
+
+    async def _ask_leader(self, effect: SendShareFetch | SendAcknowledgements) -> None:
+        try:
+            if isinstance(effect, SendShareFetch):
+                self.step(await self.calls.fetch(effect))
+            else:
+                self.step(await self.calls.acknowledge(effect))
+        except ClientError as error:
+            logger.info("a request of a share session failed: %s", error)
+            if isinstance(error, PERMANENT_ERRORS):
+                self.core.error = KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error))
+                self.ready.set()
+            self.step(ShareRequestFailed(effect.request_id, NetworkError(str(error))))
 
 
 class ShareConsumer(Generic[K, V]):
@@ -78,15 +132,10 @@ class ShareConsumer(Generic[K, V]):
         properties = settings or {}
         self.settings: ShareConsumerSettings = parse_settings(ShareConsumerSettings, properties)
         self._network = Network.of(bootstrap, properties, self.settings)
-        self._core = ShareConsumerCore(self.settings, jitter=random.random)
-        self._calls = ShareCalls(self._network, self.settings, self._core.view)
+        core = ShareConsumerCore(self.settings, jitter=random.random)
+        self._driver = ShareDriver(core, self._network, on_acknowledged)
+        self._core = core
         self._read_key, self._read_value = key_deserializer, value_deserializer
-        self._on_acknowledged = on_acknowledged
-        self._is_closed = False
-        self._tasks = CoreTasks("share consumer", self._pump)
-        self._ready = asyncio.Event()
-        self._acknowledged = asyncio.Event()
-        self._results: dict[TopicPartition, KafkaError | None] = {}
 
     async def __aenter__(self) -> ShareConsumer[K, V]:
         await self.start()
@@ -99,8 +148,7 @@ class ShareConsumer(Generic[K, V]):
 
     async def start(self) -> None:
         """Connects to a broker. Raises ClientError."""
-        self._tasks.start()
-        await self._network.start()
+        await self._driver.start()
 
     async def close(self, *, commits: bool = True) -> None:
         """Sends the acknowledgements that the application has given, and leaves the group.
@@ -108,42 +156,34 @@ class ShareConsumer(Generic[K, V]):
         All other records go to other members at once. In the implicit mode these are the records of the last
         poll, unless a commit has followed.
         """
-        if self._is_closed or not self._network.home.is_current:
+        if self._driver.is_closed or not self._network.home.is_current:
             return
         try:
-            if commits and self.settings.is_explicit and self._tasks.loop is not None:
+            if commits and self.settings.is_explicit and self._driver.tasks.loop is not None:
                 await self.commit()
-            elif self._tasks.loop is not None:
-                await self._settle()
+            elif self._driver.tasks.loop is not None:
+                await self._driver.settle()
         except (KafkaError, ClientError) as error:
             logger.warning("acknowledgements failed: %s", error)
-        self._is_closed = True
-        self._ready.set()
-        await self._tasks.stop()
+        self._driver.is_closed = self._driver.has_ended = True
+        self._driver.ready.set()
+        await self._driver.tasks.stop()
         try:
             for node_id, (_, batches) in self._core.close().items():
-                await self._quietly(self._calls.end_session(node_id, batches), "end its share session")
+                ending = self._driver.calls.end_session(node_id, batches)
+                await self._driver.quietly(ending, "end its share session")
             membership = self._core.membership
             if membership.is_active:
-                goodbye = membership.goodbye()
-                await self._quietly(self._calls.leave(goodbye), "leave its group")
+                await self._driver.say_goodbye(membership.goodbye())
         finally:
             await self._network.close()
-
-    async def _quietly(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        try:
-            await work
-        except (KafkaError, ClientError) as error:
-            logger.warning("the share consumer could not %s: %s", what, error)
-
-    # -- topics
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Joins the group with these topics, which replace earlier ones."""
         if isinstance(topics, str):
             raise ValueError("subscribe needs a list of topics, as in ['flights']")
         self._core.subscribe(tuple(topics), now_ms())
-        self._pump()
+        self._driver.pump()
 
     def subscription(self) -> list[str]:
         return list(self._core.topics)
@@ -155,13 +195,11 @@ class ShareConsumer(Generic[K, V]):
         goodbye = membership.goodbye() if membership.is_active else None
         self._core.unsubscribe()
         if goodbye is not None:
-            await self._calls.leave(goodbye)
+            await self._driver.calls.leave(goodbye)
 
     def assignment(self) -> list[TopicPartition]:
         """Returns the partitions from which the member gets records. Other members may have them, too."""
         return self._core.partitions
-
-    # -- records
 
     async def poll(
         self, timeout_s: float = 1.0, *, max_records: int | None = None
@@ -179,8 +217,7 @@ class ShareConsumer(Generic[K, V]):
             found = self._core.take(most, now_ms())
             left_s = (deadline_ms - now_ms()) / 1000
             if found or left_s <= 0:
-                self._core.end_poll(now_ms())
-                self._pump()
+                self._driver.end_poll()
                 records: list[SharedRecord[K, V]] = [
                     SharedRecord(
                         place,
@@ -196,13 +233,13 @@ class ShareConsumer(Generic[K, V]):
                 if self._read_key is not None or self._read_value is not None:
                     deserialize(records, self._read_key, self._read_value)
                 return records
-            await self._await_records(left_s)
+            await self._driver.await_records(left_s)
 
     def __aiter__(self) -> ShareConsumer[K, V]:
         return self
 
     async def __anext__(self) -> SharedRecord[K, V]:
-        while not self._is_closed:
+        while not self._driver.is_closed:
             await asyncio.sleep(0)  # acknowledgements and heartbeats get their turn
             found = await self.poll(max_records=1)
             if found:
@@ -211,25 +248,10 @@ class ShareConsumer(Generic[K, V]):
 
     def _begin_poll(self) -> None:
         self._network.home.check()
-        if self._is_closed:
-            raise ClosedError("the consumer is closed")
-        if self._tasks.loop is None:
-            raise ClosedError("the consumer was not started: use `async with`, or await `start`")
+        self._driver.check_open()
         if not self._core.topics:
             raise ValueError("the consumer has no topics: call subscribe first")
-        self._ready.clear()
-        self._perform(self._core.begin_poll(now_ms()))
-
-    async def _await_records(self, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._core.end_poll(now_ms())
-
-    # -- acknowledgements
+        self._driver.begin_poll()
 
     def acknowledge(self, record: SharedRecord[K, V], kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """Says what became of a record. The next poll or commit sends it.
@@ -253,106 +275,7 @@ class ShareConsumer(Generic[K, V]):
         RequestTimeoutError after `default.api.timeout.ms`.
         """
         self._network.home.check()
-        self._results = {}
-        self._perform(self._core.commit(now_ms()))
-        await self._settle()
-        return self._results
-
-    async def _settle(self) -> None:
-        """Waits until the brokers have answered all acknowledgements. Raises RequestTimeoutError."""
-        timeout_ms = self.settings.default_api_timeout_ms
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while self._core.has_open_acknowledgements:
-                    self._acknowledged.clear()
-                    await self._acknowledged.wait()
-        except TimeoutError:
-            raise RequestTimeoutError(f"commit: no answer in {timeout_ms} ms") from None
-
-    # -- the core's effects
-
-    def _pump(self) -> None:
-        self._network.home.check()
-        if not self._is_closed and self._tasks.loop is not None:
-            self._perform(self._core.poll(now_ms()))
-
-    def _step(self, event: Event) -> None:
-        if not self._is_closed:
-            self._perform(self._core.step(event, now_ms()))
-            self._acknowledged.set()
-
-    def _perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendShareFetch() | SendAcknowledgements():
-                    self._tasks.spawn(self._ask_leader(effect))
-                case AcknowledgementDone(place, offsets, error):
-                    self._tell(place, offsets, error)
-                case RecordsReady():
-                    self._ready.set()
-                case TopicsMissing(reasons):
-                    for subject, reason in reasons.items():
-                        logger.warning("the share consumer gets no records of %s: %s", subject, reason)
-                case RequestMetadata(topics, _):
-                    self._tasks.spawn(self._request_metadata(topics))
-                case SendGroupRequest(request, finds_coordinator):
-                    assert isinstance(request, Heartbeat)
-                    self._tasks.spawn(self._send_heartbeat(request, finds_coordinator))
-                case LeaveGroup(goodbye):
-                    logger.warning(
-                        "the application did not poll for max.poll.interval.ms (%d), so the share consumer "
-                        "leaves its group",
-                        self.settings.max_poll_interval_ms,
-                    )
-                    if goodbye is not None:
-                        assert isinstance(goodbye, LeaveHeartbeat)
-                        self._tasks.spawn(self._quietly(self._calls.leave(goodbye), "leave its group"))
-        at_ms = now_ms()
-        wake_ms = self._core.next_wake_ms(at_ms)
-        self._tasks.wake_in(None if wake_ms is None else max(1, wake_ms - at_ms))
-
-    def _tell(self, place: TopicPartition, offsets: tuple[int, ...], error: KafkaError | None) -> None:
-        if error is not None:
-            logger.warning("%d acknowledgements failed: %s", len(offsets), error)
-        if error is not None or place not in self._results:
-            self._results[place] = error
-        if self._on_acknowledged is not None:
-            try:
-                self._on_acknowledged(place, list(offsets), error)
-            except Exception:  # the consumer must go on whatever the application's function raises
-                logger.exception("the callback of acknowledgements failed")
-
-    async def _ask_leader(self, effect: SendShareFetch | SendAcknowledgements) -> None:
-        try:
-            if isinstance(effect, SendShareFetch):
-                self._step(await self._calls.fetch(effect))
-            else:
-                self._step(await self._calls.acknowledge(effect))
-        except ClientError as error:
-            logger.info("a request of a share session failed: %s", error)
-            if isinstance(error, PERMANENT_ERRORS):
-                self._core.error = KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error))
-                self._ready.set()
-            self._step(ShareRequestFailed(effect.request_id, NetworkError(str(error))))
-
-    async def _request_metadata(self, topics: tuple[str, ...] | None) -> None:
-        try:
-            received = await self._network.metadata(topics, creates=self.settings.allow_auto_create_topics)
-        except ClientError as error:
-            logger.info("no metadata: %s", error)
-            self._step(MetadataFailed())
-            return
-        self._step(received)
-
-    async def _send_heartbeat(self, heartbeat: Heartbeat, finds_coordinator: bool) -> None:
-        if finds_coordinator:
-            self._calls.coordinator.forget()
-        try:
-            answer = await self._calls.heartbeat(heartbeat)
-        except (KafkaError, ClientError) as error:
-            if is_temporary(error):
-                logger.info("a heartbeat failed: %s", error)
-                self._step(GroupRequestFailed(heartbeat))
-                return
-            answer = HeartbeatAnswered(heartbeat, refusal_code(error), str(error), 0, 0, None)
-        self._step(answer)
+        self._driver.results = {}
+        self._driver.perform(self._core.commit(now_ms()))
+        await self._driver.settle()
+        return self._driver.results
