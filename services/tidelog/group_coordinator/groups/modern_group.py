@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 from hashlib import blake2b
 from operator import attrgetter
@@ -77,6 +77,32 @@ class RecordType(NamedTuple):
         )
 
 
+class MemberState(IntEnum):
+    """The place of a member on its way to its target assignment (Kafka's MemberState)."""
+
+    STABLE = 0
+    """The member owns its target assignment, as far as it is free."""
+    UNREVOKED = 1
+    """The member has not confirmed yet that it gave up what it has to."""
+    UNRELEASED = 2
+    """The member waits for what others have not given up."""
+    UNKNOWN = 127
+    """The record holds a state that this version does not know."""
+
+
+def byte_of_state(state: MemberState, stable: int) -> int:
+    """Returns the byte of a state in a record in which `stable` is the byte of STABLE."""
+    return state if state is MemberState.UNKNOWN else state + stable
+
+
+def state_of_byte(value: int, stable: int) -> MemberState:
+    """Returns the state of a byte in such a record."""
+    try:
+        return MemberState(value - stable)
+    except ValueError:
+        return MemberState.UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class ModernMember(ABC):
     """A member as its records describe it. A change replaces the object."""
@@ -87,14 +113,19 @@ class ModernMember(ABC):
     client_host: str = ""
     member_epoch: int = 0
     previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
 
-    ASSIGNMENT: ClassVar[tuple[str, ...]] = ("member_epoch", "previous_epoch")
+    ASSIGNMENT: ClassVar[tuple[str, ...]] = ("member_epoch", "previous_epoch", "state")
     """The fields of the record about what the member has reached. Its other fields are its subscription."""
 
     @property
     @abstractmethod
     def memory_bytes(self) -> int:
         """About how many bytes the member takes, without its assignment."""
+
+    def is_reconciled_to(self, assignment_epoch: int) -> bool:
+        """Returns whether the member has reached the target assignment of this epoch."""
+        return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def with_assignment_of(self, other: Self) -> Self:
         """Returns this member with the epochs and the assignment of the other."""
@@ -207,6 +238,17 @@ class GroupFormat(Generic[M, T]):
         return self.member.record(self.member_value(member), group_id, member.member_id)
 
 
+class ModernState(StrEnum):
+    """The state of a group, named as in ListGroups."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
 class ModernGroup(ABC, Generic[M, T]):
     """The state of a group according to its records, and some state that is rebuilt after loading.
 
@@ -232,9 +274,23 @@ class ModernGroup(ABC, Generic[M, T]):
         """Whether a topic may have changed since `metadata_hash` was computed."""
 
     @property
-    @abstractmethod
-    def state(self) -> StrEnum:
-        """The state, named as in ListGroups."""
+    def state(self) -> ModernState:
+        """The state. It follows from the records and is never stored, so no transition can be forgotten."""
+        if self.is_dead:
+            return ModernState.DEAD
+        if not self.members:
+            return ModernState.EMPTY
+        if not self.is_ready():
+            return ModernState.NOT_READY
+        if self.epoch > self.assignment_epoch:  # members or topics have changed
+            return ModernState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ModernState.STABLE
+        return ModernState.RECONCILING
+
+    def is_ready(self) -> bool:
+        """Returns whether assignments are possible."""
+        return True
 
     @abstractmethod
     def subscribed_names(self) -> frozenset[str]:

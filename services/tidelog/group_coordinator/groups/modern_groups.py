@@ -10,6 +10,7 @@ from uuid import UUID
 from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
     M,
+    MemberState,
     ModernGroup,
     ModernMember,
     RecordType,
@@ -136,6 +137,13 @@ class ModernChanges(ABC, Generic[G, M, T]):
     @abstractmethod
     def extend_session(self, member: M) -> None:
         """Restarts the member's session timeout."""
+
+    def time_revocation(self, member: ModernMember, timeout_ms: int) -> None:
+        """Starts the timeout of what the member has to give up, or stops it if there is nothing."""
+        if member.state is MemberState.UNREVOKED:
+            self.set_timer(REBALANCE_TIMER, member.member_id, timeout_ms)
+        else:
+            self.cancel_timer(REBALANCE_TIMER, member.member_id)
 
     def set_timer(self, kind: str, member_id: str, delay_ms: int) -> None:
         self.decision.timers.append(SetTimer(self._timer(kind, member_id), delay_ms))

@@ -31,7 +31,6 @@ from tidelog.group_coordinator.groups.consumer.consumer_group import (
     ClassicSide,
     ConsumerGroup,
     ConsumerMember,
-    MemberState,
 )
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     JOIN_TIMER,
@@ -41,6 +40,7 @@ from tidelog.group_coordinator.groups.consumer.group_changes import (
     check_static,
     join_as_static,
 )
+from tidelog.group_coordinator.groups.modern_group import MemberState
 from tidelog.group_coordinator.groups.modern_groups import (
     SESSION_TIMER,
     check_memory,
@@ -160,7 +160,7 @@ class ClassicMembers:
                 protocol,
             ):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            if group.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+            if group.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED:
                 changes.expect_join(member)
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
@@ -193,8 +193,8 @@ class ClassicMembers:
         result = ErrorCode.NONE
         if (
             member.member_epoch < group.epoch
-            or member.state is MemberState.UNREVOKED_PARTITIONS
-            or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.is_waiting_for_others(member))
+            or member.state is MemberState.UNREVOKED
+            or (member.state is MemberState.UNRELEASED and not group.is_waiting_for_others(member))
         ):
             result = ErrorCode.REBALANCE_IN_PROGRESS
             changes.expect_join(member)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
-from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -21,15 +20,18 @@ from tidelog.group_coordinator.groups.modern_group import (
     NO_PARTITIONS,
     Assignment,
     GroupFormat,
+    MemberState,
     ModernGroup,
     ModernMember,
     Owned,
     RecordType,
+    byte_of_state,
     difference,
     epochs_by_partition,
     from_message,
     holds_any,
     merged,
+    state_of_byte,
     to_message,
     with_epochs,
 )
@@ -73,19 +75,8 @@ from tidelog.wire.messages.records.consumer_group_target_assignment_metadata imp
 OwnedPartitions: TypeAlias = Owned[UUID]
 
 NOTHING_OWNED: Final[OwnedPartitions] = MappingProxyType({})
-
-
-class MemberState(IntEnum):
-    """The state of a member. The value is the byte in its record (Kafka's MemberState)."""
-
-    STABLE = 0
-    """The member owns its target assignment, as far as partitions are free."""
-    UNREVOKED_PARTITIONS = 1
-    """The member has not confirmed yet that it gave up its revoked partitions."""
-    UNRELEASED_PARTITIONS = 2
-    """The member waits for partitions that other members have not given up."""
-    UNKNOWN = 127
-    """The record holds a state that this version does not know."""
+_STABLE: Final = 0
+"""The byte of a stable member in its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +100,11 @@ class ConsumerMember(ModernMember):
     server_assignor: str | None = None
     classic: ClassicSide | None = None
 
-    state: MemberState = MemberState.STABLE
     owned: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
     revoking: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
     """Partitions that the member must give up. It owns them until its heartbeat no longer names them."""
 
-    ASSIGNMENT: ClassVar[tuple[str, ...]] = ("member_epoch", "previous_epoch", "state", "owned", "revoking")
+    ASSIGNMENT: ClassVar[tuple[str, ...]] = (*ModernMember.ASSIGNMENT, "owned", "revoking")
 
     @property
     def memory_bytes(self) -> int:
@@ -129,10 +119,6 @@ class ConsumerMember(ModernMember):
             *self.topic_names,
         )
         return memory_of_member(texts) + sum(len(name) + len(metadata) for name, metadata in protocols)
-
-    def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Returns whether the member has reached the target assignment of this epoch."""
-        return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
 
 def _member_value(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
@@ -176,30 +162,17 @@ def _member_of(member_id: str, value: ConsumerGroupMemberMetadataValue) -> Consu
     )
 
 
-def _target_value(target: Assignment) -> ConsumerGroupTargetAssignmentMemberValue:
-    return ConsumerGroupTargetAssignmentMemberValue(to_message(TopicPartition, target))
-
-
-def _target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
-    return from_message(value.topic_partitions)
-
-
 def _current_value(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValue:
     return ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_epoch,
-        state=member.state,
+        state=byte_of_state(member.state, _STABLE),
         assigned_partitions=with_epochs(TopicPartitions, member.owned),
         partitions_pending_revocation=with_epochs(TopicPartitions, member.revoking),
     )
 
 
 def _current_of(member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
-    try:
-        state = MemberState(value.state)
-    except ValueError:
-        state = MemberState.UNKNOWN
-
     def owned(topics: list[TopicPartitions]) -> dict[UUID, dict[int, int]]:
         return {
             topic.topic_id: epochs_by_partition(topic.partitions, topic.assignment_epochs, value.member_epoch)
@@ -211,7 +184,7 @@ def _current_of(member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue
         member_id,
         member_epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=state,
+        state=state_of_byte(value.state, _STABLE),
         owned=owned(value.assigned_partitions),
         revoking=owned(value.partitions_pending_revocation),
     )
@@ -234,8 +207,8 @@ CONSUMER_FORMAT: Final = GroupFormat(
     no_target=NO_PARTITIONS,
     member_value=_member_value,
     member_of=_member_of,
-    target_value=_target_value,
-    target_of=_target_of,
+    target_value=lambda target: ConsumerGroupTargetAssignmentMemberValue(to_message(TopicPartition, target)),
+    target_of=lambda value: from_message(value.topic_partitions),
     current_value=_current_value,
     current_of=_current_of,
 )
@@ -266,7 +239,7 @@ def reconcile(
             if subscription_changed:
                 return _without_unsubscribed(member, goal, reported)
             return member
-        case MemberState.UNREVOKED_PARTITIONS if _still_holds(reported, member.revoking):
+        case MemberState.UNREVOKED if _still_holds(reported, member.revoking):
             if subscription_changed:
                 return _without_unsubscribed(member, goal, reported)
             return member
@@ -298,7 +271,7 @@ def _without_unsubscribed(member: ConsumerMember, goal: Goal, reported: Assignme
     revoking = merged(member.revoking, leaving)
     epoch = member.member_epoch
     if _still_holds(reported, revoking):
-        return member.moved(epoch, state=MemberState.UNREVOKED_PARTITIONS, owned=owned, revoking=revoking)
+        return member.moved(epoch, state=MemberState.UNREVOKED, owned=owned, revoking=revoking)
     return member.moved(epoch, owned=owned)
 
 
@@ -308,22 +281,12 @@ def _next_step(member: ConsumerMember, goal: Goal, reported: Assignment | None) 
     if step.revoked and _still_holds(reported, step.revoked):
         return member.moved(
             member.member_epoch,
-            state=MemberState.UNREVOKED_PARTITIONS,
+            state=MemberState.UNREVOKED,
             owned=step.kept,
             revoking=step.revoked,
         )
-    state = MemberState.UNRELEASED_PARTITIONS if step.waits else MemberState.STABLE
+    state = MemberState.UNRELEASED if step.waits else MemberState.STABLE
     return member.moved(goal.epoch, state=state, owned=merged(step.kept, step.free), revoking={})
-
-
-class ConsumerState(StrEnum):
-    """The state of a consumer group, named as in ListGroups (Kafka's ConsumerGroupState)."""
-
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ConsumerGroup(ModernGroup[ConsumerMember, Assignment]):
@@ -356,11 +319,6 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Assignment]):
         self.is_regex_timer_running = False
         self.regex_sweep: RegexSweep | None = None
         """The resolution of regular expressions that is under way."""
-
-    @property
-    def state(self) -> ConsumerState:
-        """The state, which follows from the members and the two epochs: the first rule that holds decides."""
-        return next(state for state, holds in _STATE_RULES if holds(self))
 
     def apply_other(self, record_type: RecordType, key: Any, value: Any) -> None:
         if record_type is PARTITION_METADATA:
@@ -506,25 +464,3 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Assignment]):
         if self.has_partition_metadata:
             found.append(PARTITION_METADATA.record(None, self.group_id))
         return found
-
-
-def _is_reconciled(group: ConsumerGroup) -> bool:
-    return all(member.is_reconciled_to(group.assignment_epoch) for member in group.members.values())
-
-
-_STATE_RULES: Final[tuple[tuple[ConsumerState, Callable[[ConsumerGroup], bool]], ...]] = (
-    # The group is deleted.
-    (ConsumerState.DEAD, lambda group: group.is_dead),
-    # The group has no members.
-    (ConsumerState.EMPTY, lambda group: not group.members),
-    # The members or topics have changed, and no target assignment of the new group epoch exists yet.
-    (ConsumerState.ASSIGNING, lambda group: group.epoch > group.assignment_epoch),
-    # Every member has reached its target assignment.
-    (ConsumerState.STABLE, _is_reconciled),
-    # Members still have to give up partitions or to receive them.
-    (ConsumerState.RECONCILING, lambda group: True),
-)
-"""The states in the order in which their conditions are checked.
-
-The state is derived from the records, never stored, so no transition can be forgotten.
-"""

@@ -24,7 +24,6 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
 from tidelog.group_coordinator.groups.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
-    MemberState,
 )
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     REGEX_INTERVAL_MS,
@@ -42,6 +41,7 @@ from tidelog.group_coordinator.groups.modern_group import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     Assignment,
+    MemberState,
     from_message,
     to_message,
 )
@@ -208,7 +208,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     def _resume(self, changes: GroupChanges) -> None:
         """Starts the full timeout of every revocation."""
         for member in changes.group.members.values():
-            if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+            if member.classic is None and member.state is MemberState.UNREVOKED:
                 changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
 
     def topics_changed(
@@ -238,9 +238,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
             self.changes(group, decision, now_ms).continue_sweep()
             return decision
         member = group.members.get(key.member_id)
-        if member is not None and (
-            key.kind != REBALANCE_TIMER or member.state is MemberState.UNREVOKED_PARTITIONS
-        ):
+        if member is not None and (key.kind != REBALANCE_TIMER or member.state is MemberState.UNREVOKED):
             remove_members(self._groups, self._classic, group, [member], decision, now_ms)
         return decision
 

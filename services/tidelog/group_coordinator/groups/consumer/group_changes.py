@@ -14,7 +14,6 @@ from tidelog.group_coordinator.groups.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
     Goal,
-    MemberState,
     reconcile,
     unknown_state,
 )
@@ -29,6 +28,7 @@ from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
     Assignment,
+    MemberState,
     holds_all,
 )
 from tidelog.group_coordinator.groups.modern_groups import (
@@ -260,10 +260,7 @@ class GroupChanges(ModernChanges[ConsumerGroup, ConsumerMember, Assignment]):
             self.put_current_assignment(after)
             # Classic members have a join timer and a sync timer instead.
             if after.classic is None:
-                if after.state is MemberState.UNREVOKED_PARTITIONS:
-                    self.set_timer(REBALANCE_TIMER, member_id, after.rebalance_timeout_ms)
-                else:
-                    self.cancel_timer(REBALANCE_TIMER, member_id)
+                self.time_revocation(after, after.rebalance_timeout_ms)
         return after
 
     def expect_join(self, member: ConsumerMember) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from tidelog.group_coordinator.groups.modern_group import (
     GroupFormat,
     ModernGroup,
     ModernMember,
+    ModernState,
     RecordType,
     from_message,
     to_message,
@@ -63,7 +63,7 @@ class ShareMember(ModernMember):
     topic_names: frozenset[str] = frozenset()
     assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
 
-    ASSIGNMENT: ClassVar[tuple[str, ...]] = ("member_epoch", "previous_epoch", "assigned")
+    ASSIGNMENT: ClassVar[tuple[str, ...]] = (*ModernMember.ASSIGNMENT, "assigned")
 
     @property
     def memory_bytes(self) -> int:
@@ -191,14 +191,6 @@ def _member_of(member_id: str, value: ShareGroupMemberMetadataValue) -> ShareMem
     )
 
 
-def _target_value(target: Assignment) -> ShareGroupTargetAssignmentMemberValue:
-    return ShareGroupTargetAssignmentMemberValue(to_message(TopicPartition, target))
-
-
-def _target_of(value: ShareGroupTargetAssignmentMemberValue) -> Assignment:
-    return from_message(value.topic_partitions)
-
-
 def _current_value(member: ShareMember) -> ShareGroupCurrentMemberAssignmentValue:
     """Returns the value of a member's epoch and partitions. Its state is always 0 (STABLE)."""
     return ShareGroupCurrentMemberAssignmentValue(
@@ -257,19 +249,11 @@ SHARE_FORMAT: Final = GroupFormat(
     no_target=NO_PARTITIONS,
     member_value=_member_value,
     member_of=_member_of,
-    target_value=_target_value,
-    target_of=_target_of,
+    target_value=lambda target: ShareGroupTargetAssignmentMemberValue(to_message(TopicPartition, target)),
+    target_of=lambda value: from_message(value.topic_partitions),
     current_value=_current_value,
     current_of=_current_of,
 )
-
-
-class ShareState(StrEnum):
-    """The state of a share group, named as in ListGroups (Kafka's ShareGroupState)."""
-
-    EMPTY = "Empty"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ShareGroup(ModernGroup[ShareMember, Assignment]):
@@ -289,10 +273,11 @@ class ShareGroup(ModernGroup[ShareMember, Assignment]):
         """The number of failed attempts to initialize or delete states since the last success."""
 
     @property
-    def state(self) -> ShareState:
+    def state(self) -> ModernState:
+        """The state. A group with members is stable: nobody waits for share partitions of others."""
         if self.is_dead:
-            return ShareState.DEAD
-        return ShareState.STABLE if self.members else ShareState.EMPTY
+            return ModernState.DEAD
+        return ModernState.STABLE if self.members else ModernState.EMPTY
 
     def apply_other(self, record_type: RecordType, key: Any, value: Any) -> None:
         self.partitions = ShareStateProgress() if value is None else _partitions_of(value)

@@ -6,12 +6,11 @@ StreamsGroupDescribe v0 and v1 contain no descriptions of topologies (KIP-1331).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.modern_group import ModernGroup, RecordType
-from tidelog.group_coordinator.groups.modern_groups import REBALANCE_TIMER, SESSION_TIMER, ModernChanges
+from tidelog.group_coordinator.groups.modern_groups import SESSION_TIMER, ModernChanges
 from tidelog.group_coordinator.groups.shared import Groups, OffsetCommitter, may_assign
 from tidelog.group_coordinator.groups.streams.assignor import (
     StreamsMemberSpec,
@@ -25,7 +24,6 @@ from tidelog.group_coordinator.groups.streams.streams_member import (
     Holders,
     OwnedTasks,
     StreamsMember,
-    StreamsMemberState,
     reconcile,
     to_message,
 )
@@ -57,17 +55,6 @@ NUM_STANDBY_REPLICAS: Final = "num.standby.replicas"
 
 _Task = tuple[str, int]
 """The subtopology id and the partition of a task."""
-
-
-class StreamsState(StrEnum):
-    """The state of a streams group, named as in ListGroups (Kafka's StreamsGroupState)."""
-
-    EMPTY = "Empty"
-    NOT_READY = "NotReady"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class TaskCounts(NamedTuple):
@@ -123,12 +110,9 @@ class StreamsGroup(ModernGroup[StreamsMember, TaskAssignment]):
         self.endpoint_epoch = 0
         """Grows with each change of the partitions of a member that has a user endpoint."""
 
-    @property
-    def state(self) -> StreamsState:
-        """The state, which follows from the members, the topology and the epochs: the first rule that holds
-        decides.
-        """
-        return next(state for state, holds in _STATE_RULES if holds(self))
+    def is_ready(self) -> bool:
+        """Returns whether the topology fits the topics, and all of them exist."""
+        return self.topology is not None and self.topology.epoch == self.validated_topology_epoch
 
     def apply_other(self, record_type: RecordType, key: Any, value: Any) -> None:
         self.put_topology(None if value is None else topology_of_record(value))
@@ -248,34 +232,6 @@ class StreamsGroup(ModernGroup[StreamsMember, TaskAssignment]):
 
 def _tasks(tasks: Mapping[str, frozenset[int] | Mapping[int, int]]) -> list[_Task]:
     return [(name, partition) for name, partitions in tasks.items() for partition in partitions]
-
-
-def _is_reconciled(group: StreamsGroup) -> bool:
-    return all(member.is_reconciled_to(group.assignment_epoch) for member in group.members.values())
-
-
-def _is_not_ready(group: StreamsGroup) -> bool:
-    return group.topology is None or group.topology.epoch != group.validated_topology_epoch
-
-
-_STATE_RULES: Final[tuple[tuple[StreamsState, Callable[[StreamsGroup], bool]], ...]] = (
-    # The group is deleted.
-    (StreamsState.DEAD, lambda group: group.is_dead),
-    # The group has no members.
-    (StreamsState.EMPTY, lambda group: not group.members),
-    # The topology does not fit the topics, or lacks some of them.
-    (StreamsState.NOT_READY, _is_not_ready),
-    # The members or topics have changed, and no target assignment of the new group epoch exists yet.
-    (StreamsState.ASSIGNING, lambda group: group.epoch > group.assignment_epoch),
-    # Every member has reached its target assignment.
-    (StreamsState.STABLE, _is_reconciled),
-    # Members still have to give up tasks or to receive them.
-    (StreamsState.RECONCILING, lambda group: True),
-)
-"""The states in the order in which their conditions are checked.
-
-The state is derived from the records, never stored, so no transition can be forgotten.
-"""
 
 
 class AppliedTopology(NamedTuple):
@@ -406,10 +362,7 @@ class StreamsChanges(ModernChanges[StreamsGroup, StreamsMember, TaskAssignment])
         after = reconcile(before, group.assignment_epoch, target, holders, reported)
         if not after.has_assignment_of(before):
             self.put_current_assignment(after)
-            if after.state is StreamsMemberState.UNREVOKED_TASKS:
-                self.set_timer(REBALANCE_TIMER, member_id, after.rebalance_timeout_ms)
-            else:
-                self.cancel_timer(REBALANCE_TIMER, member_id)
+            self.time_revocation(after, after.rebalance_timeout_ms)
         return after
 
     def remove_member(self, member: StreamsMember) -> None:

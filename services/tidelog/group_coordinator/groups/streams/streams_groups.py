@@ -18,6 +18,7 @@ from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
+    MemberState,
     metadata_hash,
 )
 from tidelog.group_coordinator.groups.modern_groups import (
@@ -48,7 +49,6 @@ from tidelog.group_coordinator.groups.streams.streams_group import (
 from tidelog.group_coordinator.groups.streams.streams_member import (
     TOPOLOGY,
     StreamsMember,
-    StreamsMemberState,
     covers,
     from_message,
     to_message,
@@ -204,11 +204,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         member = find_member(group, message.member_id)
         owns_reported = reported is not None and member.owned.holds_all(reported)
         check_epoch(GroupKind.STREAMS, member, epoch, owns_reported=owns_reported)
-        if (
-            epoch != JOIN_EPOCH
-            and member.state is StreamsMemberState.UNKNOWN
-            and reported != TaskAssignment()
-        ):
+        if epoch != JOIN_EPOCH and member.state is MemberState.UNKNOWN and reported != TaskAssignment():
             raise unknown_state()
         return member
 
@@ -308,7 +304,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
     def _resume(self, changes: StreamsChanges) -> None:
         """Starts the full timeout of every revocation."""
         for member in changes.group.members.values():
-            if member.state is StreamsMemberState.UNREVOKED_TASKS:
+            if member.state is MemberState.UNREVOKED:
                 changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
@@ -329,9 +325,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
             changes.continue_assignment()
             return decision
         member = group.members.get(key.member_id)
-        if member is not None and (
-            key.kind == SESSION_TIMER or member.state is StreamsMemberState.UNREVOKED_TASKS
-        ):
+        if member is not None and (key.kind == SESSION_TIMER or member.state is MemberState.UNREVOKED):
             changes.remove_member(member)
         return decision
 

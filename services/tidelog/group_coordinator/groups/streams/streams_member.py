@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tidelog.group_coordinator.groups.modern_group import (
     GroupFormat,
+    MemberState,
     ModernMember,
     Owned,
     RecordType,
+    byte_of_state,
     difference,
     epochs_by_partition,
     holds_all,
     holds_any,
     merged,
+    state_of_byte,
     with_epochs,
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, memory_of_member
@@ -213,20 +215,9 @@ def to_message(task_class: type[T], tasks: Mapping[str, Iterable[int]]) -> list[
     return messages
 
 
-NO_TOPOLOGY_EPOCH = -1
-
-
-class StreamsMemberState(IntEnum):
-    """The state of a member. The value is the byte in its record (Kafka's MemberState)."""
-
-    STABLE = 1
-    """The member has its target assignment."""
-    UNREVOKED_TASKS = 2
-    """The member has not confirmed yet that it gave up its revoked tasks."""
-    UNRELEASED_TASKS = 3
-    """The member waits for tasks that other members or processes have not given up."""
-    UNKNOWN = 127
-    """The record holds a state that this version does not know."""
+NO_TOPOLOGY_EPOCH: Final = -1
+_STABLE: Final = 1
+"""The byte of a stable member in its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +233,11 @@ class StreamsMember(ModernMember):
     """The host and port at which the process answers interactive queries."""
     client_tags: tuple[tuple[str, str], ...] = ()
 
-    state: StreamsMemberState = StreamsMemberState.STABLE
     owned: OwnedTasks = field(default_factory=lambda: NO_OWNED_TASKS)
     revoking: OwnedTasks = field(default_factory=lambda: NO_OWNED_TASKS)
     """Tasks that the member must give up. It has them until its heartbeat no longer names them."""
 
-    ASSIGNMENT: ClassVar[tuple[str, ...]] = ("member_epoch", "previous_epoch", "state", "owned", "revoking")
+    ASSIGNMENT: ClassVar[tuple[str, ...]] = (*ModernMember.ASSIGNMENT, "owned", "revoking")
 
     @property
     def memory_bytes(self) -> int:
@@ -255,10 +245,6 @@ class StreamsMember(ModernMember):
         texts += [self.process_id, None if self.user_endpoint is None else self.user_endpoint[0]]
         texts += [text for tag in self.client_tags for text in tag]
         return memory_of_member(texts)
-
-    def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Returns whether the member has reached the target assignment of this epoch."""
-        return self.state is StreamsMemberState.STABLE and self.member_epoch == assignment_epoch
 
 
 def reconcile(
@@ -276,13 +262,13 @@ def reconcile(
     tasks that the member says it has, None if it does not say. Raises KafkaError (FENCED_MEMBER_EPOCH).
     """
     match member.state:
-        case StreamsMemberState.STABLE if member.member_epoch == epoch:
+        case MemberState.STABLE if member.member_epoch == epoch:
             return member
-        case StreamsMemberState.UNREVOKED_TASKS:
+        case MemberState.UNREVOKED:
             if reported is None or member.revoking.holds_any(reported):
                 return member
             return _next_step(member, member.member_epoch + 1, epoch, target, holders, reported)
-        case StreamsMemberState.UNKNOWN:
+        case MemberState.UNKNOWN:
             if reported is None or reported != TaskAssignment():
                 raise unknown_state()
             return _next_step(member, epoch, epoch, target, holders, reported)
@@ -308,13 +294,13 @@ def _next_step(
     """`epoch_before` is the epoch in which the member stays as long as it has tasks to give up."""
     step = task_difference(member.owned, target, epoch, holders)
     if not step.revoked.is_empty() and (reported is None or step.revoked.holds_any(reported)):
-        return _moved(member, epoch_before, StreamsMemberState.UNREVOKED_TASKS, step.kept, step.revoked)
-    state = StreamsMemberState.UNRELEASED_TASKS if step.waits else StreamsMemberState.STABLE
+        return _moved(member, epoch_before, MemberState.UNREVOKED, step.kept, step.revoked)
+    state = MemberState.UNRELEASED if step.waits else MemberState.STABLE
     return _moved(member, epoch, state, step.kept.plus(step.free), NO_OWNED_TASKS)
 
 
 def _moved(
-    member: StreamsMember, epoch: int, state: StreamsMemberState, owned: OwnedTasks, revoking: OwnedTasks
+    member: StreamsMember, epoch: int, state: MemberState, owned: OwnedTasks, revoking: OwnedTasks
 ) -> StreamsMember:
     return replace(
         member,
@@ -378,7 +364,7 @@ def _current_value(member: StreamsMember) -> StreamsGroupCurrentMemberAssignment
     return StreamsGroupCurrentMemberAssignmentValue(
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_epoch,
-        state=member.state,
+        state=byte_of_state(member.state, _STABLE),
         active_tasks=with_epochs(TaskIds, owned.active),
         standby_tasks=to_message(TaskIds, owned.standby),
         warmup_tasks=to_message(TaskIds, owned.warmup),
@@ -389,11 +375,6 @@ def _current_value(member: StreamsMember) -> StreamsGroupCurrentMemberAssignment
 
 
 def _current_of(member_id: str, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsMember:
-    try:
-        state = StreamsMemberState(value.state)
-    except ValueError:
-        state = StreamsMemberState.UNKNOWN
-
     def active(tasks: Iterable[TaskIds]) -> ActiveTasks:
         return {
             found.subtopology_id: epochs_by_partition(
@@ -407,7 +388,7 @@ def _current_of(member_id: str, value: StreamsGroupCurrentMemberAssignmentValue)
         member_id,
         member_epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=state,
+        state=state_of_byte(value.state, _STABLE),
         owned=OwnedTasks(
             active(value.active_tasks), from_message(value.standby_tasks), from_message(value.warmup_tasks)
         ),

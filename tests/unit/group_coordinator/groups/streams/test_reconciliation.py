@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.group_coordinator.groups.modern_group import MemberState
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.streams_member import (
     Holders,
     OwnedTasks,
     StreamsMember,
-    StreamsMemberState,
     covers,
     reconcile,
     task_difference,
@@ -97,7 +97,7 @@ def test_an_honest_member_reaches_its_target(owned: OwnedTasks, target: TaskAssi
         member = reconcile(member, EPOCH, target, FREE, reported)
         assert member.member_epoch in (before.member_epoch, before.member_epoch + 1, EPOCH)
         reported = said(member.owned)
-    assert member.state is StreamsMemberState.STABLE
+    assert member.state is MemberState.STABLE
     assert (member.member_epoch, said(member.owned)) == (EPOCH, target)
     assert member.revoking.is_empty()
 
@@ -110,5 +110,5 @@ def test_a_member_that_reports_nothing_keeps_its_epoch_until_it_does(
     for _ in range(3):
         member = reconcile(member, EPOCH, target, FREE, None)
     gives_up = any(had - wanted for had, wanted in zip(roles(owned), map(flat, target), strict=True))
-    assert (member.state is StreamsMemberState.UNREVOKED_TASKS) == gives_up
+    assert (member.state is MemberState.UNREVOKED) == gives_up
     assert member.member_epoch == (5 if gives_up else EPOCH)

@@ -10,9 +10,8 @@ import pytest
 
 from grouplab.shard_lab import REBALANCE_MS
 from grouplab.streams_lab import APPLICATION, CHANGELOG, SOURCE, ModelThread, StreamsLab, stateful
+from tidelog.group_coordinator.groups.modern_group import MemberState, ModernState
 from tidelog.group_coordinator.groups.streams import streams_groups
-from tidelog.group_coordinator.groups.streams.streams_group import StreamsState
-from tidelog.group_coordinator.groups.streams.streams_member import StreamsMemberState
 from tidelog.group_coordinator.groups.streams.topology import StreamsStatus
 from tidelog.group_coordinator.groups.streams.topology import Subtopology as KnownSubtopology
 from tidelog.model.errors import ErrorCode
@@ -82,7 +81,7 @@ def test_a_member_gets_its_tasks_when_the_internal_topics_exist(lab: StreamsLab)
     thread = ModelThread(lab, "a", "p")
     thread.step()
     assert thread.statuses == [StreamsStatus.MISSING_INTERNAL_TOPICS]
-    assert lab.streams_group().state is StreamsState.NOT_READY
+    assert lab.streams_group().state is ModernState.NOT_READY
     (wanted,) = lab.asked[0].topics
     assert (wanted.name, wanted.num_partitions, wanted.replication_factor) == (CHANGELOG, PARTITIONS, -1)
     thread.step()
@@ -92,7 +91,7 @@ def test_a_member_gets_its_tasks_when_the_internal_topics_exist(lab: StreamsLab)
     assert thread.statuses == []
     thread.step()
     assert thread.partitions() == set(range(PARTITIONS))
-    assert lab.streams_group().state is StreamsState.STABLE
+    assert lab.streams_group().state is ModernState.STABLE
     assert len(lab.asked) == 2
 
 
@@ -121,7 +120,7 @@ def test_missing_and_wrongly_partitioned_topics_are_statuses(lab: StreamsLab) ->
     lab.set_topic(CHANGELOG, 3)
     thread.step()
     assert thread.statuses == [StreamsStatus.INCORRECTLY_PARTITIONED_TOPICS]
-    assert lab.streams_group().state is StreamsState.NOT_READY
+    assert lab.streams_group().state is ModernState.NOT_READY
 
 
 def test_tasks_are_lost_while_a_source_topic_is_deleted(lab: StreamsLab) -> None:
@@ -330,16 +329,16 @@ def test_a_second_process_gets_half_of_the_tasks_after_the_first_gave_them_up(la
     two = ModelThread(lab, "b", "q")
     two.step()
     assert two.assigned is not None and not two.assigned["active"]
-    assert lab.streams_group().members["b"].state is StreamsMemberState.UNRELEASED_TASKS
+    assert lab.streams_group().members["b"].state is MemberState.UNRELEASED
     one.step()
-    assert lab.streams_group().members["a"].state is StreamsMemberState.UNREVOKED_TASKS
+    assert lab.streams_group().members["a"].state is MemberState.UNREVOKED
     two.step()
     assert not two.partitions()
     assert lab.streams_group().task_counts() == (PARTITIONS, 0, 0, PARTITIONS)
     lab.beat_threads([one, two], 2)
     assert len(one.partitions()) == len(two.partitions()) == PARTITIONS // 2
     assert one.partitions().isdisjoint(two.partitions())
-    assert lab.streams_group().state is StreamsState.STABLE
+    assert lab.streams_group().state is ModernState.STABLE
 
 
 def test_the_previous_epoch_is_valid_and_others_are_fenced(lab: StreamsLab) -> None:
@@ -444,7 +443,7 @@ def test_a_long_computation_continues_by_a_timer(lab: StreamsLab) -> None:
     thread = ModelThread(lab, "a", "p", Topology(0, [Subtopology("0", ["large"])]))
     thread.step()
     assert thread.statuses == [StreamsStatus.ASSIGNMENT_DELAYED]
-    assert lab.streams_group().state is StreamsState.ASSIGNING
+    assert lab.streams_group().state is ModernState.ASSIGNING
     lab.pass_time(1)
     lab.beat_threads([thread], 2)
     assert len(thread.partitions()) == 3_000
@@ -657,7 +656,7 @@ def test_random_histories_end_with_every_task_in_one_place(seed: int) -> None:
     copies = Counter(task for thread in threads.values() for task in thread.owned["standby"])
     expected = min(standbys, processes - 1)
     assert copies == ({("0", partition): expected for partition in range(PARTITIONS)} if expected else {})
-    assert lab.streams_group().state is StreamsState.STABLE
+    assert lab.streams_group().state is ModernState.STABLE
     before = state_of(lab)
     lab.core = lab.reloaded()
     assert state_of(lab) == before
