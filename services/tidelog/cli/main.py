@@ -40,7 +40,7 @@ _COMMANDS: Final = {
     "produce": "tidelog.cli.data.produce:command",
     "reassign": "tidelog.cli.cluster.replicas:reassign_command",
     "rebalance": "tidelog.cli.cluster.rebalance:command",
-    "top": "tidelog.cli.cluster.top:command",
+    "top": "tidelog.cli.cluster.command:top",
     "topic": "tidelog.cli.admin.topic:command",
     "transactions": "tidelog.cli.admin.transactions:command",
     "user": "tidelog.cli.admin.user:command",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Final, NamedTuple
 
 from tidelog.client.core.cluster_view import Partition
 from tidelog.kernel.instants import MonotonicMs
@@ -70,22 +70,19 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A broker. `records_per_s` and `bytes_per_s` are those of the partitions that it leads."""
+    """A broker. `role` is None, or `dead`. `records_per_s` and `bytes_per_s` are those of the partitions that
+    it leads.
+    """
 
     broker_id: int
     address: str
-    is_alive: bool
+    role: str | None
     leaders: int
     replicas: int
     missing_replicas: int
     disk_bytes: int | None
     records_per_s: float | None
     bytes_per_s: float | None
-
-    @property
-    def role(self) -> str:
-        """One word about the broker, empty for one that is alive."""
-        return "" if self.is_alive else "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ class GroupRow:
     """
 
     group: str
-    group_type: str
+    group_type: str | None
     state: str
     partitions: int
     lag: int | None
@@ -120,6 +117,19 @@ class GroupRow:
     beyond_end: int
     records_per_s: float | None
     catch_up_s: float | None
+
+
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "brokers": (
+        "#broker", "address", "role", "#leaders", "#replicas", "#missing", "#disk", "#records/s", "#bytes/s",
+    ),
+    "topics": ("topic", "#partitions", "#missing", "#offline", "#size", "#records/s", "#bytes/s"),
+    "groups": (
+        "group", "type", "state", "#partitions", "#lag", "#max lag", "#uncommitted", "#beyond end",
+        "#records/s", "#catch-up s",
+    ),
+}  # fmt: skip
+"""The columns of the three tables, in the order of the fields of their rows. `#` marks numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,14 @@ class ClusterRates:
             total(self._bytes.values()),
         )
 
+    def tables(self) -> dict[str, list[tuple[object, ...]]]:
+        """Returns the cells of the tables in COLUMNS."""
+        return {
+            "brokers": [astuple(row) for row in self.brokers()],
+            "topics": [astuple(row) for row in self.topics()],
+            "groups": [astuple(row) for row in self.groups()],
+        }
+
     def brokers(self) -> list[BrokerRow]:
         """Returns the live brokers, and the dead ones that have replicas, by their ids."""
         held = {broker for facts in self.current.partitions.values() for broker in facts.partition.replicas}
@@ -198,7 +216,7 @@ class ClusterRates:
         return BrokerRow(
             broker_id,
             "" if alive is None else alive.address,
-            alive is not None,
+            "dead" if alive is None else None,
             len(led),
             len(held),
             sum(broker_id not in facts.partition.isr for facts in held),
@@ -244,7 +262,7 @@ class ClusterRates:
         lag = total_of(lags)
         return GroupRow(
             name,
-            facts.group_type,
+            facts.group_type or None,
             facts.state,
             len({*facts.committed, *(facts.share_lags or ())}),
             lag,

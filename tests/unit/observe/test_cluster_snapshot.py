@@ -171,7 +171,7 @@ def test_rates_of_topics_and_brokers() -> None:
     assert (one.leaders, one.replicas, one.missing_replicas) == (1, 1, 0)
     assert (one.records_per_s, one.bytes_per_s, one.disk_bytes) == (10.0, 300.0, 700)
     assert (two.leaders, two.replicas, two.records_per_s, two.bytes_per_s) == (1, 2, 0.0, None)
-    assert (dead.broker_id, dead.is_alive, dead.replicas, dead.missing_replicas) == (3, False, 2, 2)
+    assert (dead.broker_id, dead.role, dead.replicas, dead.missing_replicas) == (3, "dead", 2, 2)
     summary = rates.summary()
     assert (summary.topics, summary.partitions, summary.missing_replicas, summary.offline) == (2, 3, 2, 1)
     assert summary.records_per_s == 10.0

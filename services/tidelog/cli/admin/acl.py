@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -53,11 +53,7 @@ class _OperationName(click.Choice[str]):
         return super().convert(name if name in _OPERATIONS else value, param, ctx)
 
 
-class _Resource(NamedTuple):
-    resource_type: ResourceType
-    name: str | None
-
-
+# `Any`: the values of these options, which the fields of Resources have, are of different types.
 def _resource_options(function: F) -> F:
     for option in (
         click.option("--transactional-id", metavar="ID", help="Transactional id; * means all."),
@@ -67,14 +63,6 @@ def _resource_options(function: F) -> F:
     ):
         function = option(function)
     return function
-
-
-def _resource(
-    topic: str | None, group: str | None, is_cluster: bool, transactional_id: str | None
-) -> _Resource:
-    """Returns the resource that the options name, ANY if they name none. Raises click.UsageError."""
-    named = Resources(topic, group, is_cluster, transactional_id).only()
-    return _Resource(*named) if named else _Resource(ResourceType.ANY, None)
 
 
 def _pattern_option(*names: str, help_text: str) -> Callable[[F], F]:
@@ -114,20 +102,17 @@ def command() -> None:
 )
 @cluster_options
 def list_command(
-    topic: str | None,
-    group: str | None,
-    is_cluster: bool,
-    transactional_id: str | None,
     principal: str | None,
     matching: bool,
     pattern_name: str | None,
+    **resource: Any,
 ) -> None:
     """Show the ACLs of the cluster, or those of one resource or principal."""
-    resource = _resource(topic, group, is_cluster, transactional_id)
+    resource_type, name = Resources(**resource).only() or (ResourceType.ANY, None)
     wanted = AclFilter(
-        resource.resource_type,
+        resource_type,
         _chosen_pattern(pattern_name, PatternType.MATCH if matching else None) or PatternType.ANY,
-        resource.name,
+        name,
         principal,
         None,
         AclOperation.ANY,
@@ -200,10 +185,6 @@ def list_command(
 )
 @cluster_options
 def add(
-    topic: str | None,
-    group: str | None,
-    is_cluster: bool,
-    transactional_id: str | None,
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     operations: tuple[str, ...],
@@ -215,6 +196,7 @@ def add(
     hosts: tuple[str, ...],
     allow_hosts: tuple[str, ...],
     deny_hosts: tuple[str, ...],
+    **resource: Any,
 ) -> None:
     """Add ACLs: every principal, every operation, every host.
 
@@ -224,7 +206,7 @@ def add(
         raise click.UsageError("Give --allow or --deny with a principal such as User:alice.")
     if (allow_hosts and not allow) or (deny_hosts and not deny):
         raise click.UsageError("--allow-host needs --allow, and --deny-host needs --deny.")
-    resources = Resources(topic, group, is_cluster, transactional_id)
+    resources = Resources(**resource)
     pattern = _chosen_pattern(pattern_name, PatternType.PREFIXED if prefixed else None) or PatternType.LITERAL
     if produces or consumes:
         if operations or deny:
@@ -270,27 +252,24 @@ def add(
 @asks_first
 @cluster_options
 def delete(
-    topic: str | None,
-    group: str | None,
-    is_cluster: bool,
-    transactional_id: str | None,
     principal: str | None,
     operation: str | None,
     prefixed: bool,
     pattern_name: str | None,
+    **resource: Any,
 ) -> None:
     """Delete the ACLs of a resource, of a principal, or of both.
 
     On a terminal, it asks first.
     """
-    resource = _resource(topic, group, is_cluster, transactional_id)
-    if resource.name is None and principal is None:
+    resource_type, name = Resources(**resource).only() or (ResourceType.ANY, None)
+    if name is None and principal is None:
         raise click.UsageError("Name a resource or a --principal.")
     pattern = _chosen_pattern(pattern_name, PatternType.PREFIXED if prefixed else None)
     wanted = AclFilter(
-        resource.resource_type,
-        pattern or (PatternType.ANY if resource.name is None else PatternType.LITERAL),
-        resource.name,
+        resource_type,
+        pattern or (PatternType.ANY if name is None else PatternType.LITERAL),
+        name,
         principal,
         None,
         AclOperation.ANY if operation is None else _OPERATIONS[operation],

@@ -75,44 +75,28 @@ def _entity_options(function: F) -> F:
     return function
 
 
-def _resource(
-    topic: str | None,
-    group: str | None,
-    broker: int | None,
-    broker_defaults: bool,
-    entity_type: str | None,
-    entity_name: str | None,
-    entity_default: bool,
-) -> ConfigResource:
+# `Any`: the options of _entity_options are of different types.
+def _resource(options: Mapping[str, Any]) -> ConfigResource:
     """Returns the resource that the options name. Raises click.UsageError, ToolError."""
-    resource = _named_resource(
-        topic, group, broker, broker_defaults, entity_type, entity_name, entity_default
-    )
+    resource = _named_resource(options)
     if resource is None:
         raise click.UsageError(_NAME_ONE)
     return resource
 
 
-def _named_resource(
-    topic: str | None,
-    group: str | None,
-    broker: int | None,
-    broker_defaults: bool,
-    entity_type: str | None,
-    entity_name: str | None,
-    entity_default: bool,
-) -> ConfigResource | None:
+def _named_resource(options: Mapping[str, Any]) -> ConfigResource | None:
     """Returns the resource that the options name, or None. Raises click.UsageError if they name several,
     ToolError.
     """
+    entity_type, entity_name = options["entity_type"], options["entity_name"]
     named: list[ConfigResource] = []
-    if topic:
-        named.append(ConfigResource(ConfigResourceType.TOPIC, topic))
-    if group:
-        named.append(ConfigResource(ConfigResourceType.GROUP, group))
-    if broker is not None:
-        named.append(ConfigResource(ConfigResourceType.BROKER, str(broker)))
-    if broker_defaults or (entity_type == "brokers" and entity_default):
+    if options["topic"]:
+        named.append(ConfigResource(ConfigResourceType.TOPIC, options["topic"]))
+    if options["group"]:
+        named.append(ConfigResource(ConfigResourceType.GROUP, options["group"]))
+    if options["broker"] is not None:
+        named.append(ConfigResource(ConfigResourceType.BROKER, str(options["broker"])))
+    if options["broker_defaults"] or (entity_type == "brokers" and options["entity_default"]):
         named.append(ConfigResource(ConfigResourceType.BROKER, ""))
     elif entity_type and entity_name:
         resource_type = _ENTITY_TYPES[entity_type]
@@ -131,7 +115,6 @@ def _named_resource(
     cls=ToolCommand,
     examples=("tidelog config describe --topic flights", "tidelog config describe --broker 1 --all"),
 )
-# `Any`: the options of _entity_options are of different types.
 @_entity_options
 @click.option("--all", "shows_all", is_flag=True, help="Show defaults as well.")
 @cluster_options
@@ -140,7 +123,7 @@ def describe(shows_all: bool, **entity: Any) -> None:
 
     With --all and nothing else, the settings of the broker with the lowest id are shown.
     """
-    named = _named_resource(**entity) if shows_all else _resource(**entity)
+    named = _named_resource(entity) if shows_all else _resource(entity)
     with connect() as cluster:
         resource = named or _lowest_broker(cluster)
         if resource.resource_type is ConfigResourceType.TOPIC:
@@ -201,7 +184,7 @@ def alter(
 
     NAME=VALUE is short for --add-config. The command reports only changes that the cluster then shows.
     """
-    resource = _resource(**entity)
+    resource = _resource(entity)
     changes = [change for text in (*assignments, *additions) for change in parse_additions(text)]
     changes += [
         ConfigChange(name.strip(), ConfigOperation.DELETE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual import work
@@ -21,27 +21,17 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.text import printable
 from tidelog.observe.cluster_reader import rates_now
 from tidelog.observe.number_texts import short, short_duration
-from tidelog.observe.rates import ClusterRates, summary_text
+from tidelog.observe.rates import COLUMNS, ClusterRates, summary_text
 
-_COLUMNS: Final = {
-    "brokers": ("broker", "address", "", "leaders", "replicas", "missing", "disk", "records/s", "bytes/s"),
-    "topics": ("topic", "partitions", "missing", "offline", "size", "records/s", "bytes/s"),
-    "groups": (
-        "group",
-        "type",
-        "state",
-        "partitions",
-        "lag",
-        "max lag",
-        "uncommitted",
-        "beyond end",
-        "records/s",
-        "catch-up",
-    ),
-}
-_WIDTHS: Final = {"address": 30, "topic": 40, "group": 40, "type": 8, "state": 20, "uncommitted": 11, "": 10}
-_NUMBER_WIDTH: Final = 10
+_WIDTHS: Final = {"address": 30, "topic": 40, "group": 40, "type": 8, "state": 20, "uncommitted": 11}
+_WIDTH: Final = 10
 """The columns have fixed widths, so that a long name hides no column, and no cell has to be measured."""
+_TITLES: Final = {"role": "", "catch-up s": "catch-up"}
+_SHORT: Final = frozenset({"disk", "size", "lag", "max lag", "records/s", "bytes/s"})
+"""The columns whose numbers may be great."""
+_COLUMNS: Final = {
+    name: [column.removeprefix("#") for column in columns] for name, columns in COLUMNS.items()
+}
 MAX_ROWS: Final = 200
 """The number of rows that a table shows. The rows come in the order of their importance."""
 
@@ -85,8 +75,8 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         for name, columns in _COLUMNS.items():
             for number, column in enumerate(columns):
-                width = _WIDTHS.get(column, _NUMBER_WIDTH)
-                self._table(name).add_column(column, key=f"{name}-{number}", width=width)
+                title, width = _TITLES.get(column, column), _WIDTHS.get(column, _WIDTH)
+                self._table(name).add_column(title, key=f"{name}-{number}", width=width)
         self._refresh()
         self.set_interval(self._interval_s, self._refresh)
 
@@ -130,56 +120,9 @@ class TopApp(App[None]):
         omitted = rates.current.omitted_groups
         more = f", {omitted} more groups" if omitted else ""
         self._summarize(summary_text(rates.summary()) + more)
-        self._fill(
-            "brokers",
-            [
-                (
-                    str(row.broker_id),
-                    row.address,
-                    row.role,
-                    str(row.leaders),
-                    str(row.replicas),
-                    str(row.missing_replicas),
-                    short(row.disk_bytes),
-                    short(row.records_per_s),
-                    short(row.bytes_per_s),
-                )
-                for row in rates.brokers()
-            ],
-        )
-        self._fill(
-            "topics",
-            [
-                (
-                    row.topic,
-                    str(row.partitions),
-                    str(row.missing_replicas),
-                    str(row.offline),
-                    short(row.size_bytes),
-                    short(row.records_per_s),
-                    short(row.bytes_per_s),
-                )
-                for row in rates.topics()[:MAX_ROWS]
-            ],
-        )
-        self._fill(
-            "groups",
-            [
-                (
-                    row.group,
-                    row.group_type,
-                    row.state,
-                    str(row.partitions),
-                    short(row.lag),
-                    short(row.max_lag),
-                    str(row.uncommitted),
-                    str(row.beyond_end),
-                    short(row.records_per_s),
-                    short_duration(row.catch_up_s),
-                )
-                for row in rates.groups()[:MAX_ROWS]
-            ],
-        )
+        for name, rows in rates.tables().items():
+            shown = rows if name == "brokers" else rows[:MAX_ROWS]
+            self._fill(name, [tuple(map(_cell_text, _COLUMNS[name], row)) for row in shown])
 
     def _table(self, name: str) -> DataTable[Text]:
         table: DataTable[Text] = self.query_one(f"#{name}", DataTable)
@@ -189,7 +132,7 @@ class TopApp(App[None]):
         """Replaces the cells that have changed. The table stays where the user has scrolled it."""
         table = self._table(name)
         shown = self._rows[name]
-        widths = [_WIDTHS.get(column, _NUMBER_WIDTH) for column in _COLUMNS[name]]
+        widths = [_WIDTHS.get(column, _WIDTH) for column in _COLUMNS[name]]
         for index, (before, row) in enumerate(zip(shown, rows, strict=False)):
             for number, text in enumerate(row):
                 if before[number] != text:
@@ -199,6 +142,12 @@ class TopApp(App[None]):
         for index in range(len(shown) - 1, len(rows) - 1, -1):
             table.remove_row(table.ordered_rows[index].key)
         self._rows[name] = list(rows)
+
+
+def _cell_text(column: str, value: Any) -> str:  # a cell of `tables`
+    if column == "catch-up s":
+        return short_duration(value)
+    return short(value) if column in _SHORT else "" if value is None else str(value)
 
 
 def _cell(text: str, width: int) -> Text:

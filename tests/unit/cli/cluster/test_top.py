@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from textual.widgets import DataTable, Static
 
 from brokerlab.scripted_broker import ScriptedBroker
-from tidelog.cli.cluster.top import command
+from tidelog.cli.cluster.command import top as command
 from tidelog.cli.cluster.top_app import TopApp, _cell
 from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import UnreachableError
