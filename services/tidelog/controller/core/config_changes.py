@@ -7,10 +7,18 @@ resource, too. Kafka accepts settings of unknown topics in some modes; tidelog a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Erase, Record, Write
+from tidelog.controller.core.decision import (
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    Erase,
+    Record,
+    Steps,
+    Write,
+)
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
@@ -47,10 +55,13 @@ class _Change(NamedTuple):
     replace: Callable[[Overrides], dict[str, str | None]]
 
 
-class _Outcome(NamedTuple):
+class _Answer(NamedTuple):
+    """The words of the response about a resource, in the order of its fields."""
+
     code: ErrorCode
     message: str | None
-    records: tuple[Record, ...]
+    kind: int
+    name: str
 
 
 def alter_configs(
@@ -64,12 +75,8 @@ def alter_configs(
         return _Change(resource.resource_type, resource.resource_name, names, lambda before: dict(after))
 
     changes = [change(resource) for resource in request.resources]
-    outcomes = yield from _alter_all(state, context, changes)
-    responses = [
-        full.AlterConfigsResourceResponse(outcome.code, outcome.message, change.kind, change.name)
-        for change, outcome in zip(changes, outcomes, strict=True)
-    ]
-    records = () if request.validate_only else tuple(r for outcome in outcomes for r in outcome.records)
+    answers, records = yield from _alter_all(state, context, changes, validate_only=request.validate_only)
+    responses = [full.AlterConfigsResourceResponse(*answer) for answer in answers]
     return ControllerDecision(records, full.AlterConfigsResponse(responses=responses))
 
 
@@ -91,20 +98,17 @@ def incremental_alter_configs(
         )
 
     changes = [change(resource) for resource in request.resources]
-    outcomes = yield from _alter_all(state, context, changes)
-    responses = [
-        incremental.AlterConfigsResourceResponse(outcome.code, outcome.message, change.kind, change.name)
-        for change, outcome in zip(changes, outcomes, strict=True)
-    ]
-    records = () if request.validate_only else tuple(r for outcome in outcomes for r in outcome.records)
+    answers, records = yield from _alter_all(state, context, changes, validate_only=request.validate_only)
+    responses = [incremental.AlterConfigsResourceResponse(*answer) for answer in answers]
     return ControllerDecision(records, incremental.IncrementalAlterConfigsResponse(responses=responses))
 
 
 def _alter_all(
-    state: ClusterState, context: Context, changes: Sequence[_Change]
-) -> Generator[None, None, list[_Outcome]]:
+    state: ClusterState, context: Context, changes: Sequence[_Change], *, validate_only: bool
+) -> Steps[tuple[list[_Answer], tuple[Record, ...]]]:
     given = Counter((change.kind, change.name) for change in changes)
-    outcomes = []
+    answers: list[_Answer] = []
+    records: list[Record] = []
     for change in changes:
         yield
         try:
@@ -112,11 +116,11 @@ def _alter_all(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             if len(set(change.setting_names)) != len(change.setting_names):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
-            records = _records_of(state, context, change)
-            outcomes.append(_Outcome(ErrorCode.NONE, None, records))
+            records += _records_of(state, context, change)
+            answers.append(_Answer(ErrorCode.NONE, None, change.kind, change.name))
         except KafkaError as error:
-            outcomes.append(_Outcome(error.code, error.message, ()))
-    return outcomes
+            answers.append(_Answer(error.code, error.message, change.kind, change.name))
+    return answers, () if validate_only else tuple(records)
 
 
 def _records_of(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
@@ -145,9 +149,7 @@ def _topic_records(state: ClusterState, context: Context, change: _Change) -> tu
     after = change.replace(before)
     context.rules.settings.validate_topic(after)
     entry = TopicConfigEntry(change.name, _without_none(after))
-    if entry.configs == before:
-        return ()
-    return (Write(entry) if entry.configs else Erase(entry.key),)
+    return _records_to_write(entry, before)
 
 
 def _broker_records(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
@@ -161,9 +163,7 @@ def _broker_records(state: ClusterState, context: Context, change: _Change) -> t
     after = change.replace(before)
     context.rules.settings.validate_broker(name, after)
     entry = BrokerConfigEntry(name, _without_none(after))
-    if entry.configs == before:
-        return ()
-    return (Write(entry) if entry.configs else Erase(entry.key),)
+    return _records_to_write(entry, before)
 
 
 def _group_records(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
@@ -179,14 +179,13 @@ def _group_records(state: ClusterState, context: Context, change: _Change) -> tu
     after = change.replace(before)
     context.rules.settings.validate_group(after)
     entry = GroupConfigEntry(change.name, _without_none(after))
-    if entry.configs == before:
-        return ()
-    if known is None and len(state.group_configs) >= MAX_GROUPS:
+    records = _records_to_write(entry, before)
+    if records and known is None and len(state.group_configs) >= MAX_GROUPS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"{MAX_GROUPS} groups of the cluster have settings of their own already.",
         )
-    return (Write(entry) if entry.configs else Erase(entry.key),)
+    return records
 
 
 def _client_metrics_records(state: ClusterState, change: _Change) -> tuple[Record, ...]:
@@ -195,14 +194,22 @@ def _client_metrics_records(state: ClusterState, change: _Change) -> tuple[Recor
     before: Overrides = {} if known is None else known.configs
     entry = ClientMetricsEntry(change.name, _without_none(change.replace(before)))
     parse_subscription(entry.name, entry.configs)
-    if entry.configs == before:
-        return ()
-    if known is None and len(state.client_metrics) >= MAX_SUBSCRIPTIONS:
+    records = _records_to_write(entry, before)
+    if records and known is None and len(state.client_metrics) >= MAX_SUBSCRIPTIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"The cluster has {MAX_SUBSCRIPTIONS} subscriptions to clients' metrics already.",
         )
-    return (Write(entry) if entry.configs else Erase(key),)
+    return records
+
+
+def _records_to_write(
+    entry: TopicConfigEntry | BrokerConfigEntry | GroupConfigEntry | ClientMetricsEntry, before: Overrides
+) -> tuple[Record, ...]:
+    """Returns the record that puts the entry in place of the settings `before`, or none if they are equal."""
+    if entry.configs == before:
+        return ()
+    return (Write(entry) if entry.configs else Erase(entry.key),)
 
 
 def _changed(
