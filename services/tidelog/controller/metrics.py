@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from tidelog.model.protocol_values import NO_LEADER
+
 if TYPE_CHECKING:
+    from tidelog.controller.core.state import ClusterState
     from tidelog.metrics.families import Families
 
 
@@ -31,8 +34,10 @@ class BrokerInfo(NamedTuple):
 class Overview(NamedTuple):
     """The cluster as the active controller knows it, at one moment.
 
-    `queued_commands` counts the commands that wait to be sent, by broker; `failed_replicas` counts the
-    replicas that a broker cannot open or write; `absent_brokers` have replicas and are not registered.
+    `partition_counts` is by topic. `preferred_replica_imbalance_count` counts the partitions whose leader is
+    not their first replica. `queued_commands` counts the commands that wait to be sent, by broker;
+    `failed_replicas` counts the replicas that a broker cannot open or write; `absent_brokers` have replicas
+    and are not registered.
     """
 
     brokers: Sequence[BrokerInfo] = ()
@@ -45,6 +50,44 @@ class Overview(NamedTuple):
     queued_commands: Mapping[int, int] = {}
     controller_epoch: int = 0
     absent_brokers: Sequence[int] = ()
+
+
+def overview_of(
+    state: ClusterState, queued_items: int, queued_commands: Mapping[int, int], controller_epoch: int
+) -> Overview:
+    """Counts over all partitions. Any thread may call it, because it reads copies."""
+    brokers = dict(state.brokers)
+    offline = imbalanced = reassigning = 0
+    counts: dict[str, int] = {}
+    assigned: set[int] = set()
+    for topic in list(state.topics.values()):
+        counts[topic.name] = len(topic.assignments)
+        reassigning += len(topic.adding.keys() | topic.removing.keys())
+        stored = dict(state.partitions.get(topic.name, {}))
+        for index, replicas in enumerate(topic.assignments):
+            assigned.update(replicas)
+            if index not in stored:
+                continue
+            leader = stored[index].leader
+            if leader == NO_LEADER or leader not in brokers:
+                offline += 1
+            if leader != replicas[0]:
+                imbalanced += 1
+    return Overview(
+        [
+            BrokerInfo(id_, broker.endpoints[0].address if broker.endpoints else "", broker.rack or "")
+            for id_, broker in sorted(brokers.items())
+        ],
+        counts,
+        offline,
+        imbalanced,
+        reassigning,
+        {broker_id: len(failed) for broker_id, failed in dict(state.failed_replicas).items()},
+        queued_items,
+        queued_commands,
+        controller_epoch,
+        tuple(sorted(assigned - brokers.keys())),
+    )
 
 
 class ControllerView(Protocol):

@@ -25,9 +25,9 @@ from tidelog.controller.core.decision import (
 )
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments
-from tidelog.controller.core.state import ChangeSet, ClusterState, take_census
+from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topics import finish_half_done, forget_isr_changes
-from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
+from tidelog.controller.metrics import ControllerCounts, Overview, overview_of
 from tidelog.controller.office import DeposedError, NotWrittenError, Office, RecordWriter
 from tidelog.controller.pushes import BrokerPushes, Delivered
 from tidelog.kernel.clock import Clock
@@ -160,23 +160,9 @@ class Term:
         return self._office.controller_epoch
 
     def overview(self) -> Overview:
-        """Returns the cluster's numbers. Any thread may call it, because it reads copies."""
-        census, brokers = take_census(self.state), dict(self.state.brokers)
-        return Overview(
-            [
-                BrokerInfo(broker_id, _first_address(broker), broker.rack or "")
-                for broker_id, broker in sorted(brokers.items())
-            ],
-            census.partition_counts,
-            census.offline_partition_count,
-            census.preferred_replica_imbalance_count,
-            census.reassigning_partition_count,
-            {broker_id: len(failed) for broker_id, failed in dict(self.state.failed_replicas).items()},
-            self._inbox.qsize(),
-            self._pushes.queue_lengths(),
-            self.controller_epoch,
-            census.absent_brokers,
-        )
+        """Returns the cluster's numbers. Any thread may call it."""
+        queued_commands = self._pushes.queue_lengths()
+        return overview_of(self.state, self._inbox.qsize(), queued_commands, self.controller_epoch)
 
     async def begin(self) -> None:
         """Reads the store, completes topics that are half created or deleted, elects leaders where necessary,
@@ -531,10 +517,6 @@ def _watched(state: ClusterState, batches: Sequence[WatchBatch], changes: Change
                 state.apply(entry, event.create_revision, event.mod_revision, changes)
     if batches:
         state.forget_gone(batches[-1].revision)
-
-
-def _first_address(broker: BrokerRegistration) -> str:
-    return broker.endpoints[0].address if broker.endpoints else ""
 
 
 def _fail(answered: asyncio.Future[object], error: KafkaError) -> None:

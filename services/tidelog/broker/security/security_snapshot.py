@@ -11,8 +11,8 @@ To add a part, such as the credentials of users:
 
 1. In `metadata/entries.py`, add its entry class, its prefix in SECURITY_PREFIXES, its case in
    `_decode_entry`, and the class to `SecurityEntry`.
-2. In `controller/core/state.py`, keep the entries in a dict, which `apply`, `apply_removal`,
-   `security_entry` and `security_entries` use. Decisions read that dict and return `Write` and `Erase`.
+2. In `controller/core/state.py`, keep the entries in a dict, with a row in `_security`. Decisions read that
+   dict and return `Write` and `Erase`.
 3. Here, add the attribute, and its case in `updated`.
 """
 

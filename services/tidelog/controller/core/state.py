@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.controller.core.decision import SIZED_PREFIXES, EntrySizes, Steps, Write
 from tidelog.metadata.entries import (
@@ -176,6 +176,15 @@ class ClusterState:
         self.delegation_tokens: dict[str, DelegationTokenEntry] = {}
         self.token_secrets = TokenSecrets()
         self.client_metrics: dict[str, ClientMetricsEntry] = {}
+        # The security entries of each class. Any, because each dict has values of its own class.
+        self._security: dict[type[object], dict[str, Any]] = {
+            AclEntry: self.acls,
+            ClientQuotaEntry: self.quotas,
+            GroupConfigEntry: self.group_configs,
+            ScramCredentialEntry: self.scram_credentials,
+            DelegationTokenEntry: self.delegation_tokens,
+            ClientMetricsEntry: self.client_metrics,
+        }
         self.entry_sizes = EntrySizes()
         # The revision of the last known change of a security entry.
         self.security_revision = 0
@@ -198,8 +207,6 @@ class ClusterState:
         self._settled_suspects: dict[int, int] = {}
         self._names_by_collision_key: dict[str, set[str]] = {}
         self._topic_states: dict[str, TopicState] = {}
-
-    # -- queries
 
     def topics_colliding_with(self, name: str) -> list[str]:
         """Returns the other topics, sorted, whose metrics in Kafka would have the same name as those of
@@ -225,23 +232,11 @@ class ClusterState:
         return self.topic_configs.get(topic, _NO_CONFIGS)
 
     def security_entry(self, key: str) -> SecurityEntry | None:
-        return (
-            self.acls.get(key)
-            or self.quotas.get(key)
-            or self.group_configs.get(key)
-            or self.scram_credentials.get(key)
-            or self.delegation_tokens.get(key)
-            or self.client_metrics.get(key)
-        )
+        return next((entries[key] for entries in self._security.values() if key in entries), None)
 
     def security_entries(self) -> Iterator[SecurityEntry]:
         """Yields the entries that brokers need to serve clients."""
-        yield from self.acls.values()
-        yield from self.quotas.values()
-        yield from self.group_configs.values()
-        yield from self.scram_credentials.values()
-        yield from self.delegation_tokens.values()
-        yield from self.client_metrics.values()
+        return chain.from_iterable(entries.values() for entries in self._security.values())
 
     def all_partitions(self) -> Iterator[PartitionState]:
         """Yields every partition of an existing topic that has a state."""
@@ -269,8 +264,6 @@ class ClusterState:
                 name, topic.topic_id, partitions, self.configs_of(name)
             )
         return known
-
-    # -- changes
 
     def load(self, items: Iterable[tuple[str, bytes, int, int]]) -> Steps[None]:
         """Starts from (key, value, create_revision, mod_revision) of every key."""
@@ -318,25 +311,6 @@ class ClusterState:
             case BrokerConfigEntry(entity, configs):
                 self.broker_configs[entity] = configs
                 changes.broker_configs = True
-            case AclEntry():
-                self.acls[key] = entry
-                self._security_changed(key, mod_revision, changes)
-            case ClientQuotaEntry():
-                self.quotas[key] = entry
-                self._security_changed(key, mod_revision, changes)
-            case GroupConfigEntry():
-                self.group_configs[key] = entry
-                self._security_changed(key, mod_revision, changes)
-            case ScramCredentialEntry():
-                self.scram_credentials[key] = entry
-                self._security_changed(key, mod_revision, changes)
-            case DelegationTokenEntry():
-                self.delegation_tokens[key] = entry
-                self.token_secrets.add(entry.token_id)
-                self._security_changed(key, mod_revision, changes)
-            case ClientMetricsEntry():
-                self.client_metrics[key] = entry
-                self._security_changed(key, mod_revision, changes)
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case ControllerEntry(controller_id):
@@ -352,6 +326,11 @@ class ClusterState:
             case SettledSuspectEntry(broker_id, broker_epoch):
                 self._settled_suspects[broker_id] = broker_epoch
                 self._judge_suspect(broker_id)
+            case _ if type(entry) in self._security:
+                self._security[type(entry)][key] = entry
+                if isinstance(entry, DelegationTokenEntry):
+                    self.token_secrets.add(entry.token_id)
+                self._security_changed(key, mod_revision, changes)
             case _:
                 pass  # the keys of the controllers' election
 
@@ -386,14 +365,11 @@ class ClusterState:
             self.features = DEFAULT_FEATURES
             changes.features = True
         elif key.startswith(SECURITY_PREFIXES):
-            self.acls.pop(key, None)
-            self.quotas.pop(key, None)
-            self.group_configs.pop(key, None)
-            self.scram_credentials.pop(key, None)
-            token = self.delegation_tokens.pop(key, None)
+            token = self.delegation_tokens.get(key)
             if token is not None:
                 self.token_secrets.remove(token.token_id)
-            self.client_metrics.pop(key, None)
+            for entries in self._security.values():
+                entries.pop(key, None)
             self._security_changed(key, revision, changes)
         else:
             self.isr_changes.pop(key, None)
@@ -601,38 +577,3 @@ def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
         entry.is_log_suspect,
         entry.suspect_partitions,
     )
-
-
-class Census(NamedTuple):
-    """The cluster in numbers. `partition_counts` is by topic. `preferred_replica_imbalance_count` counts the
-    partitions whose leader is not their first replica. `absent_brokers` are those that have replicas and are
-    not registered.
-    """
-
-    partition_counts: dict[str, int]
-    offline_partition_count: int
-    preferred_replica_imbalance_count: int
-    reassigning_partition_count: int
-    absent_brokers: tuple[int, ...]
-
-
-def take_census(state: ClusterState) -> Census:
-    """Counts over all partitions. Any thread may call it, because it reads copies."""
-    brokers = set(state.brokers)
-    offline = imbalanced = reassigning = 0
-    counts: dict[str, int] = {}
-    assigned: set[int] = set()
-    for topic in list(state.topics.values()):
-        counts[topic.name] = len(topic.assignments)
-        reassigning += len(topic.adding.keys() | topic.removing.keys())
-        stored = dict(state.partitions.get(topic.name, {}))
-        for index, replicas in enumerate(topic.assignments):
-            assigned.update(replicas)
-            if index not in stored:
-                continue
-            leader = stored[index].leader
-            if leader == NO_LEADER or leader not in brokers:
-                offline += 1
-            if leader != replicas[0]:
-                imbalanced += 1
-    return Census(counts, offline, imbalanced, reassigning, tuple(sorted(assigned - brokers)))
