@@ -442,7 +442,7 @@ def test_a_consumer_closes_in_a_bounded_time(
 
     monkeypatch.setattr(shell.calls.coordinator, "connection", connection)
     monkeypatch.setattr(consumer_shell, "CLOSE_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(consumer_shell, "INTERRUPTED_CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(driver, "INTERRUPTED_CLOSE_TIMEOUT_S", 0.01)
     core.partitions[PLACE].seek(9)
     asyncio.run(asyncio.wait_for(consumer.close(), 5))
     assert "could not give up its partitions" in caplog.text

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,7 +28,7 @@ from tidelog.client.shell.consuming.callbacks import (
     RebalanceCallback,
     health_of,
 )
-from tidelog.client.shell.consuming.driver import ConsumerDriver
+from tidelog.client.shell.consuming.driver import INTERRUPTED_CLOSE_TIMEOUT_S, ConsumerDriver
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.client.shell.tasks import now_ms
@@ -42,8 +42,6 @@ logger: Final = logging.getLogger("tidelog.client")
 POSITION_CHECK_S: Final = 0.01
 CLOSE_TIMEOUT_S: Final = 30.0
 """The time in which `close` commits and calls `on_revoked`, as in Kafka's consumer."""
-INTERRUPTED_CLOSE_TIMEOUT_S: Final = 5.0
-"""The time for the same after an exception or a cancellation, and for the goodbye to the coordinator."""
 
 
 class Consumer(Generic[K, V]):
@@ -93,7 +91,7 @@ class Consumer(Generic[K, V]):
         if kind is None:
             await self.close()
             return
-        await self._close(commits=True, timeout_s=INTERRUPTED_CLOSE_TIMEOUT_S)
+        await self._driver.close(commits=True, timeout_s=INTERRUPTED_CLOSE_TIMEOUT_S)
         self._callbacks.log_error()
 
     async def start(self) -> None:
@@ -109,43 +107,8 @@ class Consumer(Generic[K, V]):
         self._callbacks.check_caller()
         if commits and not self._driver.is_closed:
             self._core.finish_delivered()
-        await self._close(commits=commits, timeout_s=CLOSE_TIMEOUT_S)
+        await self._driver.close(commits=commits, timeout_s=CLOSE_TIMEOUT_S)
         self._callbacks.raise_error()
-
-    async def _close(self, *, commits: bool, timeout_s: float) -> None:
-        if self._driver.is_closed or not self._network.home.is_current:
-            return
-        self._driver.is_closed = self._driver.calls.is_closing = True
-        self._driver.ready.set()
-        try:
-            await self._within(timeout_s, "give up its partitions", self._give_up(commits=commits))
-            self._driver.has_ended = True
-            await self._driver.tasks.stop()
-            membership = self._core.membership
-            goodbye = membership.goodbye() if membership is not None and membership.is_active else None
-            if goodbye is not None:
-                leaving = self._driver.say_goodbye(goodbye)
-                await self._within(INTERRUPTED_CLOSE_TIMEOUT_S, "leave its group", leaving)
-        finally:
-            self._driver.has_ended = True
-            await self._driver.tasks.stop()
-            await self._network.close()
-
-    async def _within(self, timeout_s: float, what: str, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await work
-        except TimeoutError:
-            logger.warning("the consumer could not %s in %g s", what, timeout_s)
-
-    async def _give_up(self, *, commits: bool) -> None:
-        """Commits what is dealt with, if commits are automatic, and tells the application of the partitions
-        that it gives up.
-        """
-        if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
-            await self._driver.commit_quietly(self._core.commitable())
-        places, is_lost = self._core.partitions_to_leave()
-        await self._callbacks.given_up(places, is_lost=is_lost)
 
     def subscribe(
         self,
@@ -186,7 +149,7 @@ class Consumer(Generic[K, V]):
         """
         self._callbacks.check_caller()
         self._core.finish_delivered()
-        await self._give_up(commits=True)
+        await self._driver.give_up()
         membership = self._core.membership
         if membership is not None and membership.is_active:
             goodbye = membership.goodbye()

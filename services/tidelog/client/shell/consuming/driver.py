@@ -80,6 +80,8 @@ logger: Final = logging.getLogger("tidelog.client")
 Core = TypeVar("Core", ConsumerCore, ShareConsumerCore)
 FETCH_SINCE: Final = 7
 LAST_FETCH_BY_NAME: Final = 12
+INTERRUPTED_CLOSE_TIMEOUT_S: Final = 5.0
+"""The time to commit and to call `on_revoked` after an exception, and for the goodbye to the coordinator."""
 _EMPTY: Final = memoryview(b"")
 
 
@@ -214,7 +216,44 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
         self._commit_lock = asyncio.Lock()
         self.calls.member = self.member
 
+    async def close(self, *, commits: bool, timeout_s: float) -> None:
+        """Gives up the partitions within `timeout_s`, leaves the group, and closes the connections."""
+        if self.is_closed or not self.network.home.is_current:
+            return
+        self.is_closed = self.calls.is_closing = True
+        self.ready.set()
+        try:
+            await self._within(timeout_s, "give up its partitions", self.give_up(commits=commits))
+            self.has_ended = True
+            await self.tasks.stop()
+            membership = self.core.membership
+            goodbye = membership.goodbye() if membership is not None and membership.is_active else None
+            if goodbye is not None:
+                leaving = self.say_goodbye(goodbye)
+                await self._within(INTERRUPTED_CLOSE_TIMEOUT_S, "leave its group", leaving)
+        finally:
+            self.has_ended = True
+            await self.tasks.stop()
+            await self.network.close()
+
+    async def _within(self, timeout_s: float, what: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await work
+        except TimeoutError:
+            logger.warning("the consumer could not %s in %g s", what, timeout_s)
+
+    async def give_up(self, *, commits: bool = True) -> None:
+        """Commits what is dealt with, if commits are automatic, and tells the application of the partitions
+        that it gives up.
+        """
+        if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
+            await self.commit_quietly(self.core.commitable())
+        places, is_lost = self.core.partitions_to_leave()
+        await self.callbacks.given_up(places, is_lost=is_lost)
+
     def member(self) -> Member:
+        """Returns the member as requests about offsets name it now."""
         membership = self.core.membership
         if membership is None:
             return Member()
