@@ -39,8 +39,7 @@ from tidelog.client.security import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.process.command_help import DescribedCommand, did_you_mean
-from tidelog.process.limited_numbers import LimitedFloat, LimitedInt
+from tidelog.process.command_help import DescribedCommand, LimitedFloat, LimitedInt, did_you_mean
 from tidelog.settings.setting import INT_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.metadata.etcd.connection import EtcdAddressError, EtcdEndpoint, EtcdOptions
-from tidelog.metadata.etcd.faults import CallFault, fault_of
-from tidelog.metadata.etcd.messages import KeyNames
+from tidelog.metadata.etcd.messages import CallFault, KeyNames, fault_of
 from tidelog.metadata.store import Compare, CompareTarget, InvalidTxnError
 
 

@@ -16,9 +16,9 @@ from brokerlab.etcd_process import EtcdProcess
 from tidelog.cli.local_cluster.processes import EtcdBinary
 from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.faults import StoreRefusedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
+from tidelog.metadata.etcd.messages import StoreRefusedError
 from tidelog.metadata.etcd.users import (
     ROOT,
     ROOT_ROLE,

@@ -10,7 +10,7 @@ import sys
 
 _BEGIN = """
 import gc
-from tidelog.process import garbage_collection
+from tidelog.process import startup
 
 class Node:
     def __init__(self):
@@ -36,7 +36,7 @@ def run(script: str) -> str:
 def test_a_full_collection_leaves_what_earlier_ones_visited() -> None:
     printed = run("""
 kept = [Node() for _ in range(50_000)]
-garbage_collection.bound_collection_pauses()
+startup.bound_collection_pauses()
 print(len(gc.get_objects()) < 100)
 more = [Node() for _ in range(1_000)]
 print(1_000 <= len(gc.get_objects()) < 1_100)
@@ -48,7 +48,7 @@ print(len(gc.get_objects()) < 100)
 
 def test_new_garbage_is_collected() -> None:
     printed = run("""
-garbage_collection.bound_collection_pauses()
+startup.bound_collection_pauses()
 for _ in range(1_000):
     cycle()
 print(gc.collect())
@@ -59,9 +59,9 @@ print(gc.collect())
 def test_frozen_garbage_is_collected_when_the_memory_has_doubled() -> None:
     printed = run("""
 blocks = 100
-garbage_collection.sys.getallocatedblocks = lambda: blocks
-garbage_collection.MIN_THAW_BLOCKS = 10
-garbage_collection.bound_collection_pauses()
+startup.sys.getallocatedblocks = lambda: blocks
+startup.MIN_THAW_BLOCKS = 10
+startup.bound_collection_pauses()
 counts = []
 for blocks in (150, 199, 200, 120, 239, 240, 100):
     nodes = [Node() for _ in range(1_000)]
@@ -79,7 +79,7 @@ print(*counts)
 
 def test_the_collector_runs_before_there_is_much_to_visit() -> None:
     printed = run("""
-garbage_collection.bound_collection_pauses()
+startup.bound_collection_pauses()
 most, kept = 0, []
 def observe(phase, info):
     global most

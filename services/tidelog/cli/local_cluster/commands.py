@@ -43,7 +43,7 @@ from tidelog.metadata.entries import ALL_KEYS_PREFIX
 from tidelog.metadata.store import StoreError
 from tidelog.model.brokers import MAX_PORT
 from tidelog.model.text import JsonObject
-from tidelog.process.private_files import keep_files_private
+from tidelog.process.startup import keep_files_private
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 

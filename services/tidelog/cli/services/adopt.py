@@ -21,7 +21,7 @@ from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.file_store import JOURNAL_NAME, FileMetadataStore
 from tidelog.metadata.store import StoreError
 from tidelog.model.topics import SETTINGS_CONFIRMED
-from tidelog.process.private_files import keep_files_private
+from tidelog.process.startup import keep_files_private
 from tidelog.settings.properties_file import PropertiesError, parse_properties
 from tidelog.settings.topic_settings import are_confirmed
 

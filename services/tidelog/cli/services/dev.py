@@ -25,8 +25,7 @@ from tidelog.log_format.directory import META_PROPERTIES_FILE, CorruptFileError
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.command_help import DescribedCommand
-from tidelog.process.garbage_collection import bound_collection_pauses
-from tidelog.process.private_files import keep_files_private
+from tidelog.process.startup import bound_collection_pauses, keep_files_private
 from tidelog.process.structured_log import configure_logging, set_logger_level
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError

@@ -31,8 +31,7 @@ from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.model.errors import KafkaError
-from tidelog.process.garbage_collection import bound_collection_pauses
-from tidelog.process.private_files import keep_files_private
+from tidelog.process.startup import bound_collection_pauses, keep_files_private
 from tidelog.rpc.grpc_transport import RpcServer, RpcService
 from tidelog.rpc.peer_tls import PeerTls
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files

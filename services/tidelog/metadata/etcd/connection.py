@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault, failed_call
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, failed_call
 from tidelog.model.brokers import host_and_port
 
 DEFAULT_PORT: Final = 2379

@@ -7,10 +7,9 @@ from typing import Final, TypeVar
 
 from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, answer_of
 from tidelog.metadata.etcd.failover import EtcdConnections
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.lease_renewer import EtcdLeaseRenewer
-from tidelog.metadata.etcd.messages import KeyNames
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, KeyNames
 from tidelog.metadata.etcd.watching import watch_range
 from tidelog.metadata.store import (
     Compare,

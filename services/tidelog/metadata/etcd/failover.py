@@ -13,7 +13,7 @@ import structlog
 from tidelog.kernel.instants import Backoff
 from tidelog.kernel.slices import TaskSet
 from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, call_metadata
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.store import StoreUnavailableError
 
 BACKOFF: Final = Backoff(50, 1000)

@@ -8,9 +8,9 @@ from typing import Final
 import grpc
 
 from tidelog.metadata.etcd.connection import EtcdOptions, call_metadata, channel_options, read_credentials
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault, failed_call
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, failed_call
 from tidelog.metadata.store import LeaseNotFoundError, StoreUnavailableError
 
 # Pause between attempts when an endpoint refuses at once.

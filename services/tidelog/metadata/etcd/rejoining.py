@@ -28,8 +28,8 @@ from tidelog.metadata.etcd.connection import (
     answer_of,
     call_metadata,
 )
-from tidelog.metadata.etcd.faults import CallFailedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
+from tidelog.metadata.etcd.messages import CallFailedError
 from tidelog.metadata.store import StoreUnavailableError
 
 PAUSE_MS: Final = 500

@@ -15,8 +15,8 @@ import grpc
 
 from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, answer_of
 from tidelog.metadata.etcd.failover import EtcdConnections
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault, failed_call
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, failed_call
 from tidelog.metadata.store import StoreUnavailableError
 
 # etcd appends the SHA-256 of the store.

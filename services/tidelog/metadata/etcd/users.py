@@ -11,9 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, answer_of
 from tidelog.metadata.etcd.failover import EtcdConnections
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
-from tidelog.metadata.etcd.messages import KeyNames
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, KeyNames
 
 ROOT: Final = "root"
 """The user, and the role that may do everything."""

@@ -15,9 +15,9 @@ import structlog
 
 from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, answer_of
 from tidelog.metadata.etcd.failover import BACKOFF, EtcdConnections
-from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.etcd.generated import kv_pb2
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
+from tidelog.metadata.etcd.messages import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.store import CompactedError, Event, StoreError, WatchBatch
 
 _log = structlog.get_logger(__name__)
