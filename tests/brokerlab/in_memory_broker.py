@@ -19,7 +19,7 @@ from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.net.connection import Connection
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
-from tidelog.broker.partition.producer_state import NO_GUARD
+from tidelog.broker.partition.guards import NO_GUARD
 from tidelog.broker.parts import BrokerParts, BrokerSurroundings
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import RequestChain

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
-from tidelog.broker.partition.producer_state import NO_GUARD, UNGUARDED
+from tidelog.broker.partition.guards import NO_GUARD, UNGUARDED
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -35,7 +35,7 @@ from tidelog.broker.partition.batch_validation import (
     LongWalkError,
     RecordValidationError,
 )
-from tidelog.broker.partition.producer_state import NO_TRANSACTIONAL_ID
+from tidelog.broker.partition.guards import NO_TRANSACTIONAL_ID
 from tidelog.broker.requests.one_batch import FIRST_VERSION_WITH_TOPIC_ID, NO_RECORDS, OneBatch
 from tidelog.broker.requests.request import (
     NO_REPLY,

@@ -62,7 +62,8 @@ from tidelog.broker.partition.events import (
     Truncated,
     TruncateTo,
 )
-from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
+from tidelog.broker.partition.guards import NO_GUARD
+from tidelog.broker.partition.producer_state import TransactionMarker
 from tidelog.broker.partition.roles import FetchState
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.metrics.telemetry import TopicTraffic

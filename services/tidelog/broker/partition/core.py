@@ -293,7 +293,7 @@ class PartitionCore:
         has_moved = is_new_epoch or event.leader != self.leader
         if has_moved:
             self._fetch_from = UNDEFINED_EPOCH_OFFSET
-            self.producers.forget_verifications()
+            self.producers.guards.clear()
         self.leader = event.leader
         self.leader_epoch = event.leader_epoch
         self.partition_epoch = event.partition_epoch

@@ -13,12 +13,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidelog.broker.partition.producer_state import (
-    NO_GUARD,
-    CompletedTransaction,
-    ProducerState,
-    TransactionMarker,
-)
+from tidelog.broker.partition.guards import NO_GUARD
+from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState, TransactionMarker
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader, EndTransactionMarker

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from tidelog.broker.partition.guards import Guards
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.entries import SNAPSHOT_ENTRY, complete_snapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -29,13 +30,6 @@ from tidelog.records.batch import (
 MAX_BATCHES_REMEMBERED = 5
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 MAX_PRODUCERS = 50_000  # per partition; Kafka has no limit, so short-lived producers can fill its heap
-NO_GUARD: Final = 0
-"""The coordinator was not asked."""
-UNGUARDED: Final = -1
-"""Verification is switched off (`transaction.partition.verification.enable`)."""
-NO_TRANSACTIONAL_ID: Final = -2
-"""The request names no transactional id, so it cannot contain a transaction's batches."""
-MAX_VERIFICATIONS: Final = 10_000
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 
@@ -85,92 +79,6 @@ class ActiveProducer(NamedTuple):
     current_txn_start_offset: int
 
 
-class Verification:
-    """A question to the coordinator whether a producer's transaction is open.
-
-    A batch after `lowest_sequence` has to wait until the batch with that sequence has been sent again. With
-    `bumps_epoch`, the producer takes a new epoch with each transaction, so a producer that is unknown here
-    must begin with sequence 0.
-    """
-
-    __slots__ = ("begun_ms", "bumps_epoch", "guard", "lowest_sequence", "producer_epoch")
-
-    def __init__(
-        self, guard: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool, begun_ms: int
-    ) -> None:
-        self.guard = guard
-        self.producer_epoch = producer_epoch
-        self.lowest_sequence = sequence
-        self.bumps_epoch = bumps_epoch
-        self.begun_ms = begun_ms
-
-
-class Verifications:
-    """The verifications of one partition.
-
-    A late batch, which arrives after its transaction has ended, would open a transaction that nothing ends.
-    So the broker asks the coordinator before the first batch of a transaction. The batch is appended only if
-    its *guard*, which identifies the question, is still valid. Each transactional batch of the producer and
-    the marker of its transaction make the guard invalid. Sources: KIP-890; Kafka's `VerificationStateEntry`.
-    """
-
-    __slots__ = ("_last_guard", "_open")
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[int, Verification] = OrderedDict()
-        self._last_guard = NO_GUARD
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def get(self, producer_id: int) -> Verification | None:
-        return self._open.get(producer_id)
-
-    def begin(
-        self, producer_id: int, producer_epoch: int, sequence: int, now_ms: WallMs, *, bumps_epoch: bool
-    ) -> int:
-        """Returns the guard of a new question, or of an earlier question that is still valid."""
-        verification = self._open.get(producer_id)
-        if verification is None:
-            self._last_guard += 1
-            verification = Verification(
-                self._last_guard, producer_epoch, sequence, bumps_epoch=bumps_epoch, begun_ms=now_ms
-            )
-            self._open[producer_id] = verification
-            if len(self._open) > MAX_VERIFICATIONS:
-                self._open.popitem(last=False)
-            return verification.guard
-        if producer_epoch > verification.producer_epoch:
-            verification.producer_epoch, verification.lowest_sequence = producer_epoch, sequence
-        elif producer_epoch == verification.producer_epoch:
-            verification.lowest_sequence = min(verification.lowest_sequence, sequence)
-        verification.bumps_epoch |= bumps_epoch
-        return verification.guard
-
-    def end(self, producer_id: int) -> None:
-        """Removes the producer's verification, because the log has a batch of its transaction."""
-        self._open.pop(producer_id, None)
-
-    def end_by_marker(self, producer_id: int, marker_epoch: int) -> None:
-        """Removes the verification of the transaction that the marker ends.
-
-        If each transaction has its own epoch, the marker's epoch is one above that of its transaction. A
-        marker whose epoch is not above the epoch of the verification ends the previous transaction: the
-        producer can begin the next transaction while the markers are still being written.
-        """
-        verification = self._open.get(producer_id)
-        if verification is None or (verification.bumps_epoch and marker_epoch <= verification.producer_epoch):
-            return
-        del self._open[producer_id]
-
-    def expire(self, begun_before_ms: int) -> None:
-        for producer_id in [pid for pid, v in self._open.items() if v.begun_ms <= begun_before_ms]:
-            del self._open[producer_id]
-
-    def clear(self) -> None:
-        self._open.clear()
-
-
 _NO_BATCHES = [(NO_SEQUENCE, UNKNOWN_OFFSET, 0, -1)]
 """The batches in a snapshot of a producer of whom only a marker is known."""
 
@@ -217,9 +125,9 @@ class ProducerState:
         "_ongoing",
         "_producers",
         "_unreplicated",
-        "_verifications",
         "end_offset",
         "expiration_ms",
+        "guards",
     )
 
     def __init__(
@@ -236,7 +144,7 @@ class ProducerState:
         # ended transactions whose markers are not below the high watermark
         self._unreplicated: list[CompletedTransaction] = []
         self._max_producers = max_producers
-        self._verifications = Verifications()
+        self.guards = Guards()
         self.end_offset = 0
         self.expiration_ms = expiration_ms
 
@@ -343,7 +251,7 @@ class ProducerState:
         producer.last_timestamp = max_timestamp if max_timestamp > 0 else now_ms
         producer.seen_ms = now_ms
         if attributes & TRANSACTIONAL_BIT:
-            self._verifications.end(producer_id)
+            self.guards.end(producer_id)
             if producer.txn_first_offset < 0:
                 producer.txn_first_offset = base_offset
                 self._ongoing[producer_id] = base_offset
@@ -379,7 +287,7 @@ class ProducerState:
         producer.last_timestamp = header.max_timestamp
         producer.seen_ms = now_ms
         self._ongoing.pop(producer_id, None)
-        self._verifications.end_by_marker(producer_id, epoch)
+        self.guards.end_by_marker(producer_id, epoch)
         if first_offset < 0:
             return None
         last_stable_offset = next(iter(self._ongoing.values()), offset + 1)
@@ -405,36 +313,19 @@ class ProducerState:
         producer_id, epoch = header.producer_id, header.producer_epoch
         if self.has_open_transaction(producer_id, epoch):
             return None
-        return self._verifications.begin(
-            producer_id, epoch, header.base_sequence, now_ms, bumps_epoch=bumps_epoch
-        )
+        return self.guards.begin(producer_id, epoch, header.base_sequence, now_ms, bumps_epoch=bumps_epoch)
 
     def check_guard(self, header: BatchHeader, guard: int) -> None:
-        """Checks a transactional batch whose sequence and epoch are valid.
-
-        Raises KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED (the request has no transactional id),
-        INVALID_TXN_STATE (the coordinator has not confirmed the transaction, or it has ended since then),
-        OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch must come first).
+        """Checks a transactional batch whose sequence and epoch are valid. Raises KafkaError as
+        `Guards.check` does.
         """
-        if guard == NO_TRANSACTIONAL_ID:
-            raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "The request has a transactional batch, but no transactional id",
-            )
-        producer_id, sequence = header.producer_id, header.base_sequence
-        verification = self._verifications.get(producer_id)
-        is_vouched_for = guard == UNGUARDED or (verification is not None and guard == verification.guard)
-        if not is_vouched_for and not self.has_open_transaction(producer_id, header.producer_epoch):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The batch does not belong to an open transaction")
-        if verification is None:
-            return
-        is_first_ever = verification.bumps_epoch and producer_id not in self._producers
-        if sequence > verification.lowest_sequence or (is_first_ever and sequence != 0):
-            earliest = 0 if is_first_ever else verification.lowest_sequence
-            raise KafkaError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Producer {producer_id} sent sequence {sequence} before sequence {earliest}",
-            )
+        producer_id = header.producer_id
+        self.guards.check(
+            header,
+            guard,
+            is_open=self.has_open_transaction(producer_id, header.producer_epoch),
+            is_known=producer_id in self._producers,
+        )
 
     def check_of_coordinator(self, header: BatchHeader) -> None:
         """Checks a transactional batch that a coordinator wrote for a producer. Such a batch has no sequence.
@@ -523,19 +414,8 @@ class ProducerState:
         for producer_id in expired:
             del self._producers[producer_id]
             del self._idle[producer_id]
-        self._verifications.expire(now_ms - self.expiration_ms)
+        self.guards.expire(now_ms - self.expiration_ms)
         return len(expired)
-
-    def forget_verifications(self) -> None:
-        """Removes all verifications, because another broker leads the partition. Producers must ask again."""
-        self._verifications.clear()
-
-    def clear(self) -> None:
-        self._producers.clear()
-        self._idle.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
-        self.end_offset = 0
 
     def snapshot(self) -> bytes:
         """Returns the contents of a `.snapshot` file, whose name is the log end offset, in Kafka's format.
@@ -551,30 +431,29 @@ class ProducerState:
         # takes less than a third of the time that one object for each batch takes.
         packed = bytearray(count * SNAPSHOT_ENTRY.size)
         position, pack_into = 0, SNAPSHOT_ENTRY.pack_into
-        for producer_ids in (self._ongoing, self._idle):
-            for producer_id in producer_ids:
-                producer = self._producers[producer_id]
-                epoch, first_offset = producer.producer_epoch, producer.txn_first_offset
-                coordinator_epoch = producer.coordinator_epoch
-                batches = producer.batches or _NO_BATCHES
-                newest = batches[-1]
-                for batch in batches:
-                    sequence, offset, delta, timestamp = batch
-                    if batch is newest:  # a marker may be newer
-                        timestamp = producer.last_timestamp
-                    pack_into(
-                        packed,
-                        position,
-                        producer_id,
-                        epoch,
-                        sequence,
-                        offset,
-                        delta,
-                        timestamp,
-                        coordinator_epoch,
-                        first_offset,
-                    )
-                    position += SNAPSHOT_ENTRY.size
+        for producer_id in (*self._ongoing, *self._idle):
+            producer = self._producers[producer_id]
+            epoch, first_offset = producer.producer_epoch, producer.txn_first_offset
+            coordinator_epoch = producer.coordinator_epoch
+            batches = producer.batches or _NO_BATCHES
+            newest = batches[-1]
+            for batch in batches:
+                sequence, offset, delta, timestamp = batch
+                if batch is newest:  # a marker may be newer
+                    timestamp = producer.last_timestamp
+                pack_into(
+                    packed,
+                    position,
+                    producer_id,
+                    epoch,
+                    sequence,
+                    offset,
+                    delta,
+                    timestamp,
+                    coordinator_epoch,
+                    first_offset,
+                )
+                position += SNAPSHOT_ENTRY.size
         return complete_snapshot(packed)
 
     def load(self, data: bytes, end_offset: int, now_ms: WallMs) -> None:
@@ -585,7 +464,8 @@ class ProducerState:
         Raises CorruptFileError; the state is then unchanged.
         """
         entries = decode_snapshot(data)
-        self.clear()
+        for known in (self._producers, self._idle, self._ongoing, self._unreplicated):
+            known.clear()
         self.end_offset = end_offset
         for entry in entries:
             producer = self._producers.get(entry.producer_id)
@@ -612,8 +492,12 @@ class ProducerState:
         return list(self.each_described())
 
     def each_described(self) -> Iterator[ActiveProducer]:
-        """Yields the producers that are known at the first step. Others may be added before the last one."""
-        for producer_id, producer in tuple(self._ordered()):
+        """Yields the producers that are known at the first step. Others may be added before the last one.
+
+        Those with open transactions come first, and then the others in the order in which they would be
+        forgotten.
+        """
+        for producer_id, producer in [(pid, self._producers[pid]) for pid in (*self._ongoing, *self._idle)]:
             yield ActiveProducer(
                 producer_id,
                 producer.producer_epoch,
@@ -622,14 +506,6 @@ class ProducerState:
                 producer.coordinator_epoch,
                 producer.txn_first_offset,
             )
-
-    def _ordered(self) -> Iterator[tuple[int, _Producer]]:
-        """Yields the producers with open transactions, and then the others in the order in which they would
-        be forgotten.
-        """
-        for producer_ids in (self._ongoing, self._idle):
-            for producer_id in producer_ids:
-                yield producer_id, self._producers[producer_id]
 
     def stored_batches(self, producer_id: int) -> list[StoredBatch]:
         """Returns the remembered batches of a producer, oldest first; none if the producer is unknown."""

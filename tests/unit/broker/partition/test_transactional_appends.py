@@ -27,14 +27,8 @@ from tidelog.broker.partition.events import (
     VerificationRefused,
     VerifyTransaction,
 )
-from tidelog.broker.partition.producer_state import (
-    NO_GUARD,
-    NO_TRANSACTIONAL_ID,
-    UNGUARDED,
-    CompletedTransaction,
-    ProducerState,
-    TransactionMarker,
-)
+from tidelog.broker.partition.guards import NO_GUARD, NO_TRANSACTIONAL_ID, UNGUARDED
+from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState, TransactionMarker
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import ACKS_ALL, READ_COMMITTED
