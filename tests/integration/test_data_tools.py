@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from brokerlab.command_line import InProcessTools
 from brokerlab.raw_client import RawClient
 from tidelog.client import Producer
-from tidelog.client.admin.topics import list_offsets
+from tidelog.client.admin.offsets import list_offsets
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

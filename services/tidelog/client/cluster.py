@@ -10,7 +10,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from tidelog.client.core.connection_settings import ConnectionSettings
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
     BrokerGoneError,
+    ClientError,
     LeaderNotAvailableError,
     UnreachableError,
     raise_on_error,
@@ -104,11 +105,11 @@ class Cluster:
         self.client_id = client_id
         self.security = security
         self.timeout_s = timeout_s
-        timeout_ms = max(1, round(timeout_s * 1000))
+        self.timeout_ms: int = max(1, round(timeout_s * 1000))
         settings = ConnectionSettings(
             client_id=client_id,
-            request_timeout_ms=timeout_ms,
-            socket_connection_setup_timeout_ms=timeout_ms,
+            request_timeout_ms=self.timeout_ms,
+            socket_connection_setup_timeout_ms=self.timeout_ms,
             reconnect_backoff_ms=0,  # a caller who tries again does not wait
         )
         self._network = Network(bootstrap, settings, security)
@@ -370,6 +371,34 @@ class BrokerConnection:
         message = self._thread.call(work)
         assert isinstance(message, answer)
         return message
+
+
+def until_answered(
+    cluster: Cluster,
+    ask: Callable[[], T],
+    *,
+    tolerates: tuple[type[ClientError], ...] = (),
+    look_up: Callable[[], None] | None = None,
+) -> T:
+    """Repeats a call while its error is temporary, until the cluster's timeout. Raises KafkaError and
+    ClientError.
+
+    A ClientError is temporary only if it is one of `tolerates`: a command ends where a consumer waits for a
+    broker. `look_up` finds the new place of what the call asks for, before each repetition.
+    """
+    deadline_s = time.monotonic() + cluster.timeout_s
+    while True:
+        try:
+            return ask()
+        except (KafkaError, ClientError) as error:
+            is_temporary = (
+                error.is_retriable if isinstance(error, KafkaError) else isinstance(error, tolerates)
+            )
+            if not is_temporary or time.monotonic() > deadline_s:
+                raise
+        time.sleep(RETRY_BACKOFF_S)
+        if look_up is not None:
+            look_up()
 
 
 def answer_of(connection: BrokerConnection, call: Call[T]) -> T:

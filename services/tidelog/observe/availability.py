@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.cluster import Topic
 from tidelog.client.core.cluster_view import Partition
-from tidelog.model.topics import effective_min_in_sync_replicas
+from tidelog.model.topics import TopicPartition, effective_min_in_sync_replicas
 
 NAMED_PARTITIONS: Final = 3
 """The number of partitions that a message names."""
@@ -99,18 +98,18 @@ def named(partitions: Collection[object]) -> str:
 def merge_views(
     views: Sequence[Mapping[str, Topic]],
     min_isr: Mapping[str, int],
-    adding: Mapping[PartitionKey, tuple[int, ...]],
+    adding: Mapping[TopicPartition, tuple[int, ...]],
 ) -> list[PartitionView]:
     """Returns each partition's state with the newest leader epoch and, among those, the smallest ISR.
 
     Brokers learn of a change one after the other. Topics without a `min_isr` are being deleted.
     """
-    newest: dict[PartitionKey, Partition] = {}
-    isr: dict[PartitionKey, frozenset[int]] = {}
+    newest: dict[TopicPartition, Partition] = {}
+    isr: dict[TopicPartition, frozenset[int]] = {}
     for view in views:
         for topic in view.values():
             for partition in topic.partitions:
-                key = (topic.name, partition.index)
+                key = TopicPartition(topic.name, partition.index)
                 known = newest.get(key)
                 if known is None or partition.leader_epoch > known.leader_epoch:
                     newest[key], isr[key] = partition, frozenset(partition.isr)

@@ -20,14 +20,15 @@ from tidelog.client.admin.groups import (
     list_transactions,
 )
 from tidelog.client.admin.offsets import (
+    OffsetAt,
     ShareOffset,
     describe_share_offsets,
     offsets_at,
     offsets_of_topics,
     start_offsets,
 )
-from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
-from tidelog.client.admin.topics import OffsetAt, describe_topics_setting, describe_topics_settings
+from tidelog.client.admin.reassignments import list_reassignments
+from tidelog.client.admin.topics import describe_topics_setting, describe_topics_settings
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import HOUR_MS, MonotonicMs, WallMs
@@ -133,7 +134,7 @@ class ClusterReader:
 
     def log_offsets(
         self, topics: Mapping[str, Topic], now_ms: WallMs, without: Collection[int]
-    ) -> dict[PartitionKey, LogOffsets]:
+    ) -> dict[TopicPartition, LogOffsets]:
         """Returns what the growth of logs is forecast from, of the partitions that no broker of `without`
         leads.
         """
@@ -146,8 +147,8 @@ class ClusterReader:
         }
 
         def ask(
-            timestamps: dict[PartitionKey, int], isolation_level: int = READ_UNCOMMITTED
-        ) -> dict[PartitionKey, OffsetAt]:
+            timestamps: dict[TopicPartition, int], isolation_level: int = READ_UNCOMMITTED
+        ) -> dict[TopicPartition, OffsetAt]:
             return offsets_at(self._cluster, timestamps, leaders, isolation_level=isolation_level)
 
         starts = ask(dict.fromkeys(leaders, EARLIEST_TIMESTAMP))
@@ -157,7 +158,7 @@ class ClusterReader:
         # The ends are read last, so that no offset is above them.
         ends = ask(dict.fromkeys(leaders, LATEST_TIMESTAMP))
         stable = ask(dict.fromkeys(ends, LATEST_TIMESTAMP), READ_COMMITTED)
-        found: dict[PartitionKey, LogOffsets] = {}
+        found: dict[TopicPartition, LogOffsets] = {}
         for key in starts.keys() & ends.keys():
             start, end = starts[key].offset, ends[key].offset
             recent = recents.get(key)

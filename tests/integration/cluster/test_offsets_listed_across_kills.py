@@ -23,9 +23,9 @@ from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
 from grouplab.group_members import await_true
-from tidelog.client.admin.groups import coordinator_id_of, until_loaded
+from tidelog.client.admin.groups import coordinator_id_of
 from tidelog.client.calls import GROUP
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import Cluster, until_answered
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -115,7 +115,7 @@ def _commit(bootstrap: str, group: str, topic: str) -> None:
 
 def _coordinator(cluster: TidelogCluster | KafkaCluster, group: str) -> int:
     with Cluster(cluster.bootstrap) as client:
-        return until_loaded(client, lambda: coordinator_id_of(client, GROUP, group))
+        return until_answered(client, lambda: coordinator_id_of(client, GROUP, group))
 
 
 def test_no_program_ends_because_a_follower_is_frozen(

@@ -31,6 +31,7 @@ from tidelog.client.admin.reassignments import (
 from tidelog.client.admin.topics import describe_topics_setting
 from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -189,19 +190,21 @@ def test_metadata_as_one_broker_sees_it() -> None:
 
 
 def test_requested_moves_have_the_replicas_before_and_after() -> None:
-    assert requested_moves(CURRENT, {("t", 1): (3, 1)}, [1, 2, 3]) == [Move("t", 1, (2, 3), (3, 1))]
+    assert requested_moves(CURRENT, {TopicPartition("t", 1): (3, 1)}, [1, 2, 3]) == [
+        Move("t", 1, (2, 3), (3, 1))
+    ]
 
 
 @pytest.mark.parametrize(
     ("key", "replicas", "message"),
     [
-        (("t", 2), (1,), "partition t-2 does not exist"),
-        (("t", 0), (), "t-0 has no replicas"),
-        (("t", 0), (1, 1), "t-0 has two replicas on the same broker"),
-        (("t", 0), (1, 4), "t-0 has a replica on broker 4, which is not alive"),
+        (TopicPartition("t", 2), (1,), "partition t-2 does not exist"),
+        (TopicPartition("t", 0), (), "t-0 has no replicas"),
+        (TopicPartition("t", 0), (1, 1), "t-0 has two replicas on the same broker"),
+        (TopicPartition("t", 0), (1, 4), "t-0 has a replica on broker 4, which is not alive"),
     ],
 )
-def test_impossible_moves_are_refused(key: tuple[str, int], replicas: tuple[int, ...], message: str) -> None:
+def test_impossible_moves_are_refused(key: TopicPartition, replicas: tuple[int, ...], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         requested_moves(CURRENT, {key: replicas}, [1, 2, 3])
 

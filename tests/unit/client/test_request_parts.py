@@ -17,9 +17,14 @@ from tidelog.client.admin.access import AclBinding, create_acls
 from tidelog.client.admin.brokers import describe_log_dirs
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, delete_offsets
 from tidelog.client.admin.logs import epoch_ends
-from tidelog.client.admin.offsets import alter_share_offsets, delete_share_offsets, offsets_of_topics
+from tidelog.client.admin.offsets import (
+    alter_share_offsets,
+    delete_share_offsets,
+    list_offsets,
+    offsets_of_topics,
+)
 from tidelog.client.admin.reassignments import alter_reassignments, elect_leaders
-from tidelog.client.admin.topics import delete_records, describe_topics_setting, list_offsets
+from tidelog.client.admin.topics import delete_records, describe_topics_setting
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.cluster_view import (
     MetadataReceived,
@@ -93,6 +98,7 @@ class ManyTopics(Cluster):
 
     def __init__(self) -> None:
         self.timeout_s = 1.0
+        self.timeout_ms = 1000
 
     def any_broker(self) -> Any:
         return Broker()

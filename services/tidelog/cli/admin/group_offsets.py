@@ -49,9 +49,9 @@ from tidelog.client.admin.offsets import (
     alter_share_offsets,
     delete_share_offsets,
     describe_share_offsets,
+    list_offsets,
     plan_reset,
 )
-from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import topic_error_of
 from tidelog.model.errors import ErrorCode, KafkaError, meaning_of

@@ -28,7 +28,8 @@ from tidelog.cli.tool_command import (
     read_text_file,
     topic_option,
 )
-from tidelog.client.admin.topics import delete_records, list_offsets, places_by_leader
+from tidelog.client.admin.offsets import list_offsets
+from tidelog.client.admin.topics import delete_records, places_by_leader
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
 from tidelog.model.protocol_values import (

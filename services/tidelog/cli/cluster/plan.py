@@ -12,14 +12,7 @@ import click
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin.brokers import UNKNOWN_BYTES, partition_bytes
-from tidelog.client.admin.reassignments import (
-    Assignment,
-    Move,
-    PartitionKey,
-    PlanError,
-    plan_moves,
-    standing_of,
-)
+from tidelog.client.admin.reassignments import Assignment, Move, PlanError, plan_moves, standing_of
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import (
@@ -45,10 +38,10 @@ class ClusterState:
 
     racks: Mapping[int, str | None]
     partitions: Sequence[PartitionView]
-    replica_bytes: Mapping[PartitionKey, int]
+    replica_bytes: Mapping[TopicPartition, int]
     usable_bytes: Mapping[int, int]
     assignment: Assignment
-    under_way: Collection[PartitionKey] = ()
+    under_way: Collection[TopicPartition] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +169,7 @@ def _plan_moves(
     incoming: Counter[int] = Counter()
     for move in moves:
         for broker_id in move.adding:
-            incoming[broker_id] += state.replica_bytes.get((move.topic, move.partition), 0)
+            incoming[broker_id] += state.replica_bytes.get(move.place, 0)
     for broker_id, size in sorted(incoming.items()):
         usable = state.usable_bytes.get(broker_id)
         if usable is not None and size > usable:

@@ -289,7 +289,7 @@ def carry_out(
         room = at_once - len(under_way)
         if waiting and room > 0:
             batch, waiting = waiting[:room], waiting[room:]
-            wanted = {(move.topic, move.partition): move.after for move in batch}
+            wanted = {move.place: move.after for move in batch}
             _asked(partial(alter_reassignments, cluster, wanted), deadline_s)
             continue
         left = len(waiting) + len(under_way)

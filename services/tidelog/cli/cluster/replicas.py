@@ -33,7 +33,6 @@ from tidelog.client.admin.reassignments import (
     UNCLEAN,
     Assignment,
     Election,
-    PartitionKey,
     PlanError,
     Progress,
     Standing,
@@ -156,7 +155,7 @@ def reassign_command(
 
 def parse_reassignment(text: str, source: str) -> Assignment:
     """Returns the replicas of each partition in Kafka's JSON. Raises ToolError."""
-    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    found: dict[TopicPartition, tuple[int, ...]] = {}
     for place, row in parse_partition_rows(text, source).items():
         replicas = row.get("replicas")
         if not isinstance(replicas, list) or not all(type(broker) is int for broker in replicas):
@@ -223,7 +222,7 @@ def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_a
     except PlanError as error:
         raise ToolError(str(error)) from error
     note("The current assignment, which undoes the moves:")
-    before = {(move.topic, move.partition): move.before for move in moves}
+    before = {move.place: move.before for move in moves}
     note(assignment_json(before).rstrip())
     if throttle is not None:
         others = {key: move for key, move in standing.under_way.items() if key not in wanted}
@@ -252,7 +251,7 @@ def _verify(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
         raise ToolError(f"{counted(left, 'partition', 'does', 'do')} not have the requested replicas")
 
 
-def _progress(cluster: Cluster, wanted: Assignment) -> tuple[Standing, dict[PartitionKey, Progress]]:
+def _progress(cluster: Cluster, wanted: Assignment) -> tuple[Standing, dict[TopicPartition, Progress]]:
     """Returns the progress. It waits for a while if a broker has not heard yet that a move has ended."""
     deadline_s = time.monotonic() + _METADATA_WAIT_S
     while True:

@@ -33,7 +33,8 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
-from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
+from tidelog.client.admin.offsets import list_offsets
+from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.connection_settings import BOOTSTRAP, SECURITY_PREFIXES, Properties, SettingsError
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch

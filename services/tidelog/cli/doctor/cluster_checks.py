@@ -27,11 +27,11 @@ from tidelog.cli.doctor.process_checks import (
 )
 from tidelog.client.admin.brokers import LogDir, partition_bytes
 from tidelog.client.admin.groups import ONGOING, SHARE, STREAMS, Transaction
-from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.kernel.instants import DAY_MS, HOUR_MS
 from tidelog.model.errors import meaning_of
 from tidelog.model.text import counted
+from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
 from tidelog.observe.cluster_reader import OpenTransaction
 from tidelog.observe.lag import LogOffsets, full_in_ms, growth_of, left_to_read_ms
@@ -257,7 +257,7 @@ def check_space(directories: Sequence[LogDir]) -> list[Finding]:
 
 
 def check_forecast(
-    directories: Sequence[LogDir], offsets: Mapping[PartitionKey, LogOffsets] | Unseen
+    directories: Sequence[LogDir], offsets: Mapping[TopicPartition, LogOffsets] | Unseen
 ) -> list[Finding]:
     """Forecasts when disks are full, from the records of the last hour and what retention keeps of them."""
     check = "disk forecast"
@@ -296,8 +296,8 @@ def check_forecast(
 
 
 def check_groups(
-    committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen,
-    offsets: Mapping[PartitionKey, LogOffsets] | Unseen,
+    committed: Mapping[str, Mapping[TopicPartition, int]] | Unseen,
+    offsets: Mapping[TopicPartition, LogOffsets] | Unseen,
     directories: Sequence[LogDir],
     unseen_groups: Mapping[str, str],
     types: Mapping[str, str],
@@ -332,9 +332,9 @@ def _named_group(group_id: str, group_type: str) -> str:
 def _group_findings(
     group_id: str,
     group_type: str,
-    positions: Mapping[PartitionKey, int],
-    offsets: Mapping[PartitionKey, LogOffsets],
-    sizes: Mapping[PartitionKey, int],
+    positions: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, LogOffsets],
+    sizes: Mapping[TopicPartition, int],
 ) -> list[Finding]:
     lost: dict[str, int] = {}
     ageing: dict[str, int] = {}

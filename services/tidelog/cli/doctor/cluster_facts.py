@@ -30,7 +30,6 @@ from tidelog.client.admin.groups import (
     ListedGroup,
     list_groups,
 )
-from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.topics import (
     ConfigResource,
     describe_configs,
@@ -140,11 +139,13 @@ class FactReader:
         entries = describe_configs(self.cluster, ConfigResource(ConfigResourceType.BROKER, str(broker_id)))
         return {e.name: e.value for e in entries if e.value is not None and not e.is_sensitive}
 
-    def _committed(self, unseen: dict[str, str], types: dict[str, str]) -> dict[str, dict[PartitionKey, int]]:
+    def _committed(
+        self, unseen: dict[str, str], types: dict[str, str]
+    ) -> dict[str, dict[TopicPartition, int]]:
         """Returns the next offsets of groups. Groups that fail are added to `unseen`, and all to `types`."""
         groups = list_groups(self.cluster, [], [])
         types |= {group.group_id: group.group_type for group in groups}
-        found: dict[str, dict[PartitionKey, int]] = {}
+        found: dict[str, dict[TopicPartition, int]] = {}
         failures = 0
         for group in groups:
             if len(found) >= MAX_GROUPS:
@@ -162,12 +163,11 @@ class FactReader:
                 failures += 1
         return found
 
-    def _next_offsets(self, group: ListedGroup) -> dict[PartitionKey, int]:
-        offsets = next_offsets(self.cluster, group.group_id, is_share=group.group_type == SHARE)
-        return {(place.topic, place.partition): offset for place, offset in offsets.items()}
+    def _next_offsets(self, group: ListedGroup) -> dict[TopicPartition, int]:
+        return next_offsets(self.cluster, group.group_id, is_share=group.group_type == SHARE)
 
     def _transactions(
-        self, offsets: Mapping[PartitionKey, LogOffsets] | Unseen, now_ms: WallMs
+        self, offsets: Mapping[TopicPartition, LogOffsets] | Unseen, now_ms: WallMs
     ) -> tuple[list[OpenTransaction] | Unseen, list[PartitionProducer] | Unseen]:
         """Returns the open transactions of the coordinators, and those that only the partitions know."""
         places: list[TopicPartition] | Unseen = offsets if isinstance(offsets, Unseen) else _waiting(offsets)
@@ -251,11 +251,9 @@ class FactReader:
         return read_registrations(self.local)
 
 
-def _waiting(offsets: Mapping[PartitionKey, LogOffsets]) -> list[TopicPartition]:
+def _waiting(offsets: Mapping[TopicPartition, LogOffsets]) -> list[TopicPartition]:
     """Returns the partitions whose readers of committed records wait for a transaction."""
-    return [
-        TopicPartition(*key) for key, log in offsets.items() if log.last_stable_offset < log.log_end_offset
-    ]
+    return [place for place, log in offsets.items() if log.last_stable_offset < log.log_end_offset]
 
 
 def _seen(read: Callable[[], T]) -> T | Unseen:

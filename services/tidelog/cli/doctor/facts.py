@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tidelog.client.admin.brokers import LogDir
-from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.transactions import PartitionProducer
+from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView
 from tidelog.observe.cluster_reader import OpenTransaction
 from tidelog.observe.lag import LogOffsets
@@ -85,8 +85,8 @@ class ClusterFacts:
     unconfirmed: Sequence[str] | Unseen
     """The topics whose settings were lost and are not confirmed yet."""
     log_directories: Sequence[LogDir]
-    offsets: Mapping[PartitionKey, LogOffsets] | Unseen
-    committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen
+    offsets: Mapping[TopicPartition, LogOffsets] | Unseen
+    committed: Mapping[str, Mapping[TopicPartition, int]] | Unseen
     """The next offsets of each group: committed offsets, or the start offsets of a share group."""
     unseen_groups: Mapping[str, str]
     """Groups whose offsets could not be read, with the reason."""

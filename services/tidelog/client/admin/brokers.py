@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
 from tidelog.client.errors import ClientError, NoAnswerError, UnsupportedApiError, raise_on_error
@@ -67,9 +66,9 @@ class LogDir:
         return max((replica.lag for replica in self.replicas), default=0)
 
 
-def partition_bytes(directories: Iterable[LogDir]) -> dict[PartitionKey, int]:
+def partition_bytes(directories: Iterable[LogDir]) -> dict[TopicPartition, int]:
     """Returns the size of the largest replica of each partition."""
-    sizes: dict[PartitionKey, int] = {}
+    sizes: dict[TopicPartition, int] = {}
     for directory in directories:
         for replica in directory.replicas:
             sizes[replica.place] = max(replica.size_bytes, sizes.get(replica.place, 0))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
-from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
+from tidelog.client.admin.offsets import list_offsets
+from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError, UnknownTopicError, raise_on_error
 from tidelog.client.threads.producer import Producer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidelog.client import calls
 from tidelog.client.calls import GROUP, TRANSACTION, Call
-from tidelog.client.cluster import RETRY_BACKOFF_S, BrokerConnection, Cluster, answer_of
+from tidelog.client.cluster import BrokerConnection, Cluster, answer_of, until_answered
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import (
     ClientError,
@@ -202,7 +201,7 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
                 return replace(described, coordinator_id=broker_id)
         return replace(_describe_classic(coordinator, group_id), coordinator_id=broker_id)
 
-    return until_loaded(cluster, attempt)
+    return until_answered(cluster, attempt)
 
 
 def _described(
@@ -342,7 +341,7 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
         raise_on_group_error(found.error_code, group_id)
         return _offsets_of(found)
 
-    return until_loaded(cluster, attempt)
+    return until_answered(cluster, attempt)
 
 
 def committed_offsets_of_groups(
@@ -391,7 +390,7 @@ def delete_group(cluster: Cluster, group_id: str) -> None:
         answer = coordinator.call(DeleteGroupsRequest([group_id]), DeleteGroupsResponse)
         raise_on_group_error(answer.results[0].error_code, group_id)
 
-    until_loaded(cluster, attempt)
+    until_answered(cluster, attempt)
 
 
 def delete_offsets(
@@ -427,7 +426,7 @@ def _delete_offsets(
             for row in topic.partitions
         }
 
-    return until_loaded(cluster, attempt)
+    return until_answered(cluster, attempt)
 
 
 def list_transactions(
@@ -472,7 +471,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
             tuple(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions),
         )
 
-    return until_loaded(cluster, attempt)
+    return until_answered(cluster, attempt)
 
 
 def fence_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
@@ -488,7 +487,7 @@ def fence_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> 
         answer = coordinator.call(request, InitProducerIdResponse)
         raise_on_error(answer.error_code, f"transactional id '{transactional_id}'")
 
-    until_loaded(cluster, attempt)
+    until_answered(cluster, attempt)
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -532,25 +531,13 @@ def _of_each_broker(
         if silent is not None and broker.broker_id in silent:
             continue
         try:
-            answer = until_loaded(cluster, partial(ask, broker.broker_id))
+            answer = until_answered(cluster, partial(ask, broker.broker_id))
         except (ClientError, KafkaError) as error:
             if silent is None or (isinstance(error, KafkaError) and not error.is_retriable):
                 raise
             silent.add(broker.broker_id)
         else:
             yield broker.broker_id, answer
-
-
-def until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
-    """Repeats a call while the coordinator moves or loads, until the cluster's timeout."""
-    deadline_s = time.monotonic() + cluster.timeout_s
-    while True:
-        try:
-            return ask()
-        except KafkaError as error:
-            if not error.is_retriable or time.monotonic() > deadline_s:
-                raise
-        time.sleep(RETRY_BACKOFF_S)
 
 
 _OF_MEMBERS_ONLY: Final = (
@@ -591,4 +578,4 @@ def _commit_offsets(
                 )
             raise_on_error(code, f"group '{group_id}', topic '{place.topic}' partition {place.partition}")
 
-    until_loaded(cluster, attempt)
+    until_answered(cluster, attempt)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidelog.client import calls
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic, answer_of
+from tidelog.client.cluster import Cluster, Topic, answer_of, until_answered
 from tidelog.client.core.cluster_view import EpochEnd, Partition, in_parts
 from tidelog.client.errors import (
     ConnectionLostError,
@@ -17,8 +16,8 @@ from tidelog.client.errors import (
     raise_on_error,
     request_error,
 )
-from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, READ_COMMITTED, UNKNOWN_EPOCH
+from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, NO_LEADER, READ_COMMITTED, UNKNOWN_EPOCH
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages.fetch import (
     FetchPartition,
@@ -57,17 +56,17 @@ def fetch_batches(
     The result is empty if no record arrives within half a second. Temporary failures are retried until the
     cluster's timeout. Raises KafkaError, ClientError.
     """
-    deadline_s = time.monotonic() + cluster.timeout_s
-    while True:
-        try:
-            return _fetch(cluster, topic, partition, offset, isolation_level, max_bytes)
-        except (ConnectionLostError, UnreachableError, KafkaError) as error:
-            if isinstance(error, KafkaError) and not error.is_retriable:
-                raise
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(RETRY_BACKOFF_S)
-            topic = cluster.topic(topic.name)
+
+    def look_up() -> None:
+        nonlocal topic
+        topic = cluster.topic(topic.name)
+
+    return until_answered(
+        cluster,
+        lambda: _fetch(cluster, topic, partition, offset, isolation_level, max_bytes),
+        tolerates=(ConnectionLostError, UnreachableError),
+        look_up=look_up,
+    )
 
 
 def _fetch(
@@ -169,14 +168,15 @@ def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[T
     If a leader moves, the request is retried until the cluster's timeout. Raises KafkaError, ClientError.
     """
     found: dict[TopicPartition, EpochEnd] = {}
-    deadline_s = time.monotonic() + cluster.timeout_s
-    while True:
-        leaders = _leaders(cluster, {place.topic for place in epochs.keys() - found.keys()})
+
+    def ask() -> None:
+        left = epochs.keys() - found.keys()
+        leaders = _leaders(cluster, {place.topic for place in left})
         failed: tuple[TopicPartition, int] | None = None
         by_leader: dict[int, dict[TopicPartition, int]] = {}
-        for place in epochs.keys() - found.keys():
-            leader = leaders[place].leader if place in leaders else UNKNOWN_EPOCH
-            if leader < 0:
+        for place in left:
+            leader = leaders[place].leader if place in leaders else NO_LEADER
+            if leader == NO_LEADER:
                 failed = (place, ErrorCode.LEADER_NOT_AVAILABLE)
                 continue
             by_leader.setdefault(leader, {})[place] = epochs[place]
@@ -187,12 +187,11 @@ def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[T
                     found[place] = end
                 else:
                     failed = (place, end.error_code)
-        if failed is None:
-            return found
-        error = request_error(failed[1], f"leader epochs of {failed[0]}")
-        if not error.is_retriable or time.monotonic() > deadline_s:
-            raise error
-        time.sleep(RETRY_BACKOFF_S)
+        if failed is not None:
+            raise request_error(failed[1], f"leader epochs of {failed[0]}")
+
+    until_answered(cluster, ask)
+    return found
 
 
 def _leaders(cluster: Cluster, names: Iterable[str]) -> dict[TopicPartition, Partition]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tidelog.client import calls
-from tidelog.client.admin.groups import coordinator_of, until_loaded
-from tidelog.client.admin.reassignments import PartitionKey
-from tidelog.client.admin.topics import OffsetAt
+from tidelog.client.admin.groups import coordinator_of
 from tidelog.client.calls import GROUP
-from tidelog.client.cluster import Cluster, Topic, answer_of
+from tidelog.client.cluster import Cluster, Topic, answer_of, until_answered
 from tidelog.client.core.cluster_view import in_parts
-from tidelog.client.errors import ClientError, raise_on_error, raise_on_group_error
+from tidelog.client.errors import ClientError, raise_on_error, raise_on_group_error, request_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition
@@ -33,35 +31,105 @@ from tidelog.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsResponse,
 )
+from tidelog.wire.messages.list_offsets import ListOffsetsPartitionResponse
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """The offset of a time.
+
+    `offset` is -1 if no record is that late. `timestamp` is in milliseconds since 1970, or -1 if the request
+    named no real time.
+    """
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def list_offsets(
+    cluster: Cluster,
+    topic: Topic,
+    timestamp: int,
+    *,
+    partitions: list[int] | None = None,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[int, OffsetAt]:
+    """Returns for each partition the first offset at or after `timestamp`, which may be a special timestamp.
+
+    If a leader moves, the call is retried until the cluster's timeout. Raises KafkaError, ClientError.
+    """
+    found: dict[int, OffsetAt] = {}
+
+    def look_up() -> None:
+        nonlocal topic
+        topic = cluster.topic(topic.name)
+
+    def ask() -> None:
+        failed: tuple[TopicPartition, int] | None = None
+        leaders = {
+            TopicPartition(topic.name, each.index): each.leader
+            for each in topic.partitions
+            if each.index not in found and (partitions is None or each.index in partitions)
+        }
+        asked = dict.fromkeys(leaders, timestamp)
+        for place, row in _answers(cluster, asked, leaders, isolation_level):
+            if row.error_code == ErrorCode.NONE:
+                found[place.partition] = _offset_at(row)
+            else:
+                failed = (place, row.error_code)
+        if failed is not None:
+            raise request_error(failed[1], f"topic '{topic.name}' partition {failed[0].partition}")
+
+    until_answered(cluster, ask, look_up=look_up)
+    return dict(sorted(found.items()))
 
 
 def offsets_at(
     cluster: Cluster,
-    timestamps: Mapping[PartitionKey, int],
-    leaders: Mapping[PartitionKey, int],
+    timestamps: Mapping[TopicPartition, int],
+    leaders: Mapping[TopicPartition, int],
     *,
     isolation_level: int = READ_UNCOMMITTED,
     silent: set[int] | None = None,
-) -> dict[PartitionKey, OffsetAt]:
+) -> dict[TopicPartition, OffsetAt]:
     """Returns the first offset at or after a timestamp, which may be a special one, for each partition.
 
     Raises, without `silent`, ClientError if a leader does not answer and KafkaError if it is not registered.
     """
-    of_leader: dict[int, list[PartitionKey]] = {}
-    for key in sorted(timestamps):
-        leader = leaders.get(key, NO_LEADER)
-        if leader != NO_LEADER:
-            of_leader.setdefault(leader, []).append(key)
-    timeout_ms = int(cluster.timeout_s * 1000)
-    found: dict[PartitionKey, OffsetAt] = {}
-    for leader, keys in sorted(of_leader.items()):
-        for part in in_parts(keys):
+    led = {key: leaders[key] for key in sorted(timestamps) if leaders.get(key, NO_LEADER) != NO_LEADER}
+    return {
+        place: _offset_at(row)
+        for place, row in _answers(cluster, timestamps, led, isolation_level, silent)
+        if row.error_code == ErrorCode.NONE
+    }
+
+
+def _offset_at(row: ListOffsetsPartitionResponse) -> OffsetAt:
+    return OffsetAt(row.offset, row.timestamp, row.leader_epoch)
+
+
+def _answers(
+    cluster: Cluster,
+    timestamps: Mapping[TopicPartition, int],
+    leaders: Mapping[TopicPartition, int],
+    isolation_level: int,
+    silent: set[int] | None = None,
+) -> Iterator[tuple[TopicPartition, ListOffsetsPartitionResponse]]:
+    """Yields what the leaders answer about the partitions in `leaders`. With a set `silent`, leaders that do
+    not answer join it, and those in it are not asked.
+    """
+    of_leader: dict[int, list[TopicPartition]] = {}
+    for place, leader in leaders.items():
+        of_leader.setdefault(leader, []).append(place)
+    for leader, places in sorted(of_leader.items()):
+        for part in in_parts(places):
             if silent is not None and leader in silent:
                 break
             call = calls.list_offsets(
-                {TopicPartition(*key): timestamps[key] for key in part},
+                {place: timestamps[place] for place in part},
                 isolation_level=isolation_level,
-                timeout_ms=timeout_ms,
+                timeout_ms=cluster.timeout_ms,
             )
             try:
                 rows = answer_of(cluster.broker(leader), call)
@@ -70,10 +138,7 @@ def offsets_at(
                     raise
                 silent.add(leader)
                 break
-            for place, row in rows.items():
-                if row.error_code == ErrorCode.NONE:
-                    found[place] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
-    return found
+            yield from rows.items()
 
 
 def offsets_of_topics(
@@ -87,7 +152,7 @@ def offsets_of_topics(
     """Returns the first offset at or after a timestamp for all partitions of `topics`, as `offsets_at` does.
     An offset is -1 if no record is that late.
     """
-    leaders: dict[PartitionKey, int] = {
+    leaders = {
         TopicPartition(topic.name, partition.index): partition.leader
         for topic in topics
         for partition in topic.partitions
@@ -95,7 +160,7 @@ def offsets_of_topics(
     found = offsets_at(
         cluster, dict.fromkeys(leaders, timestamp), leaders, isolation_level=isolation_level, silent=silent
     )
-    return {TopicPartition(*key): at.offset for key, at in found.items()}
+    return {place: at.offset for place, at in found.items()}
 
 
 class ResetMethod(Enum):
@@ -246,7 +311,7 @@ def describe_share_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartiti
                 offsets[place] = ShareOffset(_unless_negative(row.start_offset), _unless_negative(row.lag))
         return offsets
 
-    return until_loaded(cluster, ask)
+    return until_answered(cluster, ask)
 
 
 def start_offsets(offsets: Mapping[TopicPartition, ShareOffset]) -> dict[TopicPartition, int]:
@@ -285,7 +350,7 @@ def _alter_share_offsets(cluster: Cluster, group_id: str, offsets: list[tuple[To
                 subject = f"group '{group_id}', topic '{place.topic}' partition {place.partition}"
                 raise_on_error(row.error_code, subject, row.error_message)
 
-    until_loaded(cluster, ask)
+    until_answered(cluster, ask)
 
 
 def delete_share_offsets(cluster: Cluster, group_id: str, topics: Collection[str]) -> dict[str, ErrorCode]:
@@ -315,7 +380,7 @@ def delete_share_offsets(cluster: Cluster, group_id: str, topics: Collection[str
                 subject = f"group '{group_id}', topic '{row.topic_name}'"
                 raise_on_error(row.error_code, subject, row.error_message)
 
-    until_loaded(cluster, ask)
+    until_answered(cluster, ask)
     return done
 
 

@@ -26,9 +26,7 @@ from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 
-PartitionKey = tuple[str, int]
-"""(topic, partition)"""
-Assignment = Mapping[PartitionKey, tuple[int, ...]]
+Assignment = Mapping[TopicPartition, tuple[int, ...]]
 
 
 class PlanError(Exception):
@@ -45,6 +43,10 @@ class Move:
     after: tuple[int, ...]
 
     @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def adding(self) -> tuple[int, ...]:
         return tuple(broker for broker in self.after if broker not in self.before)
 
@@ -58,7 +60,7 @@ class _Board:
     """The assignment while it changes, and the number of replicas of each broker."""
 
     racks: Mapping[int, str | None]
-    replicas: dict[PartitionKey, list[int]]
+    replicas: dict[TopicPartition, list[int]]
     total: Counter[int] = field(default_factory=Counter)
     of_topic: dict[str, Counter[int]] = field(default_factory=dict)
 
@@ -66,7 +68,7 @@ class _Board:
         self.total[broker] += by
         self.of_topic.setdefault(topic, Counter())[broker] += by
 
-    def exchange(self, key: PartitionKey, old: int, new: int) -> None:
+    def exchange(self, key: TopicPartition, old: int, new: int) -> None:
         """Replaces `old` by `new` in the same position, so that the preferred leader remains if possible."""
         members = self.replicas[key]
         members[members.index(old)] = new
@@ -119,9 +121,9 @@ def plan_moves(
         _even_out(board)
     _even_leaders(board)
     return [
-        Move(topic, partition, tuple(current[topic, partition]), tuple(members))
-        for (topic, partition), members in board.replicas.items()
-        if tuple(members) != tuple(current[topic, partition])
+        Move(*place, tuple(current[place]), tuple(members))
+        for place, members in board.replicas.items()
+        if tuple(members) != tuple(current[place])
     ]
 
 
@@ -163,7 +165,7 @@ def _even_out(board: _Board) -> None:
     The loop ends, because each exchange lowers the sum of the squares of the topic's counts, or keeps it and
     lowers that of all counts.
     """
-    by_topic: dict[str, list[PartitionKey]] = {}
+    by_topic: dict[str, list[TopicPartition]] = {}
     for key in board.replicas:
         by_topic.setdefault(key[0], []).append(key)
     is_changed = True
@@ -174,7 +176,7 @@ def _even_out(board: _Board) -> None:
                 is_changed = True
 
 
-def _exchange_one(board: _Board, topic: str, keys: Sequence[PartitionKey]) -> bool:
+def _exchange_one(board: _Board, topic: str, keys: Sequence[TopicPartition]) -> bool:
     order = sorted(board.racks, key=lambda b: board.load(topic, b))
     for new in order:
         for old in reversed(order):
@@ -192,9 +194,9 @@ def _is_better(board: _Board, topic: str, old: int, new: int) -> bool:
     return more_of_topic >= 2 or (more_of_topic == 1 and board.total[old] - board.total[new] >= 2)
 
 
-def _movable(board: _Board, keys: Sequence[PartitionKey], old: int, new: int) -> PartitionKey | None:
+def _movable(board: _Board, keys: Sequence[TopicPartition], old: int, new: int) -> TopicPartition | None:
     """Returns a partition that can replace `old` by `new` without losing a rack. Followers are preferred."""
-    found: PartitionKey | None = None
+    found: TopicPartition | None = None
     for key in keys:
         members = board.replicas[key]
         if old not in members or new in members:
@@ -227,15 +229,15 @@ def _even_leaders(board: _Board) -> None:
             return
 
 
-def _chain(board: _Board, start: int, leads: Counter[int]) -> list[tuple[PartitionKey, int]]:
+def _chain(board: _Board, start: int, leads: Counter[int]) -> list[tuple[TopicPartition, int]]:
     """Returns the shortest chain of partitions and new leaders that moves one leader away from `start`.
 
     The chain ends at a broker with at least two leaders fewer.
     """
-    led: dict[int, list[PartitionKey]] = {}
+    led: dict[int, list[TopicPartition]] = {}
     for key, members in board.replicas.items():
         led.setdefault(members[0], []).append(key)
-    came_by: dict[int, tuple[PartitionKey, int]] = {}
+    came_by: dict[int, tuple[TopicPartition, int]] = {}
     waiting = deque([start])
     while waiting:
         leader = waiting.popleft()
@@ -251,8 +253,8 @@ def _chain(board: _Board, start: int, leads: Counter[int]) -> list[tuple[Partiti
 
 
 def _walked_back(
-    came_by: Mapping[int, tuple[PartitionKey, int]], start: int, end: int
-) -> list[tuple[PartitionKey, int]]:
+    came_by: Mapping[int, tuple[TopicPartition, int]], start: int, end: int
+) -> list[tuple[TopicPartition, int]]:
     chain = []
     while end != start:
         key, leader = came_by[end]
@@ -272,13 +274,13 @@ def replica_counts(assignment: Assignment, brokers: Iterable[int]) -> dict[int, 
     return {broker: (entry[0], entry[1]) for broker, entry in sorted(counts.items())}
 
 
-def after_moves(current: Assignment, moves: Iterable[Move]) -> dict[PartitionKey, tuple[int, ...]]:
-    return {**current, **{(move.topic, move.partition): move.after for move in moves}}
+def after_moves(current: Assignment, moves: Iterable[Move]) -> dict[TopicPartition, tuple[int, ...]]:
+    return {**current, **{move.place: move.after for move in moves}}
 
 
 def plan_json(moves: Sequence[Move]) -> str:
     """Encodes the plan in the format of Kafka's tool."""
-    return assignment_json({(move.topic, move.partition): move.after for move in moves})
+    return assignment_json({move.place: move.after for move in moves})
 
 
 def assignment_json(assignment: Assignment) -> str:
@@ -310,17 +312,18 @@ class Standing:
 
     assignment: Assignment
     racks: Mapping[int, str | None]
-    under_way: Mapping[PartitionKey, Reassignment]
+    under_way: Mapping[TopicPartition, Reassignment]
 
 
-def list_reassignments(cluster: Cluster) -> dict[PartitionKey, Reassignment]:
+def list_reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
     """Returns all running moves. Raises KafkaError, ClientError."""
-    timeout_ms = int(cluster.timeout_s * 1000)
-    request = ListPartitionReassignmentsRequest(timeout_ms, None)
-    answer = cluster.controller().call(request, ListPartitionReassignmentsResponse, wait_ms=timeout_ms)
+    request = ListPartitionReassignmentsRequest(cluster.timeout_ms, None)
+    answer = cluster.controller().call(
+        request, ListPartitionReassignmentsResponse, wait_ms=cluster.timeout_ms
+    )
     raise_on_error(answer.error_code, "reassignments", answer.error_message)
     return {
-        (topic.name, row.partition_index): Reassignment(
+        TopicPartition(topic.name, row.partition_index): Reassignment(
             tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
         )
         for topic in answer.topics
@@ -341,10 +344,10 @@ def standing_of(cluster: Cluster, topics: Collection[str] = ()) -> Standing:
     for name in topics:
         if name not in found:
             raise UnknownTopicError(f"topic '{name}' does not exist")
-    assignment: dict[PartitionKey, tuple[int, ...]] = {}
+    assignment: dict[TopicPartition, tuple[int, ...]] = {}
     for topic in found.values():
         for partition in topic.partitions:
-            key = (topic.name, partition.index)
+            key = TopicPartition(topic.name, partition.index)
             move = under_way.get(key)
             removing = move.removing if move else ()
             assignment[key] = tuple(
@@ -353,7 +356,7 @@ def standing_of(cluster: Cluster, topics: Collection[str] = ()) -> Standing:
     return Standing(assignment, {broker.broker_id: broker.rack for broker in view.brokers}, under_way)
 
 
-def alter_reassignments(cluster: Cluster, wanted: Mapping[PartitionKey, tuple[int, ...] | None]) -> None:
+def alter_reassignments(cluster: Cluster, wanted: Mapping[TopicPartition, tuple[int, ...] | None]) -> None:
     """Starts moves to these replicas, the preferred leader first. None cancels the running move.
 
     Partitions are independent. Raises the KafkaError of the first rejected partition, ClientError.
@@ -362,16 +365,19 @@ def alter_reassignments(cluster: Cluster, wanted: Mapping[PartitionKey, tuple[in
         _alter_reassignments(cluster, part)
 
 
-def _alter_reassignments(cluster: Cluster, wanted: list[tuple[PartitionKey, tuple[int, ...] | None]]) -> None:
+def _alter_reassignments(
+    cluster: Cluster, wanted: list[tuple[TopicPartition, tuple[int, ...] | None]]
+) -> None:
     topics: dict[str, list[ReassignablePartition]] = {}
     for (topic, partition), replicas in wanted:
         row = ReassignablePartition(partition, None if replicas is None else list(replicas))
         topics.setdefault(topic, []).append(row)
-    timeout_ms = int(cluster.timeout_s * 1000)
     request = AlterPartitionReassignmentsRequest(
-        timeout_ms=timeout_ms, topics=[ReassignableTopic(name, rows) for name, rows in topics.items()]
+        timeout_ms=cluster.timeout_ms, topics=[ReassignableTopic(name, rows) for name, rows in topics.items()]
     )
-    answer = cluster.controller().call(request, AlterPartitionReassignmentsResponse, wait_ms=timeout_ms)
+    answer = cluster.controller().call(
+        request, AlterPartitionReassignmentsResponse, wait_ms=cluster.timeout_ms
+    )
     raise_on_error(answer.error_code, "reassignments", answer.error_message)
     for topic_answer in answer.responses:
         for result in topic_answer.partitions:
@@ -409,10 +415,9 @@ def elect_leaders(
 def _elect_leaders(
     cluster: Cluster, election_type: int, wanted: Mapping[str, list[int]] | None
 ) -> dict[TopicPartition, Election]:
-    timeout_ms = int(cluster.timeout_s * 1000)
     rows = None if wanted is None else [TopicPartitions(name, indexes) for name, indexes in wanted.items()]
-    request = ElectLeadersRequest(election_type, rows, timeout_ms)
-    answer = cluster.controller().call(request, ElectLeadersResponse, at_least=1, wait_ms=timeout_ms)
+    request = ElectLeadersRequest(election_type, rows, cluster.timeout_ms)
+    answer = cluster.controller().call(request, ElectLeadersResponse, at_least=1, wait_ms=cluster.timeout_ms)
     raise_on_error(answer.error_code, "election of leaders")
     return {
         TopicPartition(topic.topic, row.partition_id): Election(ErrorCode(row.error_code), row.error_message)
@@ -448,9 +453,8 @@ def requested_moves(current: Assignment, wanted: Assignment, brokers: Collection
     missing or repeated.
     """
     moves: list[Move] = []
-    for (topic, partition), replicas in sorted(wanted.items()):
-        place = f"{topic}-{partition}"
-        if (topic, partition) not in current:
+    for place, replicas in sorted(wanted.items()):
+        if place not in current:
             raise PlanError(f"partition {place} does not exist")
         if not replicas:
             raise PlanError(f"{place} has no replicas")
@@ -459,28 +463,27 @@ def requested_moves(current: Assignment, wanted: Assignment, brokers: Collection
         unknown = sorted(set(replicas) - set(brokers))
         if unknown:
             raise PlanError(f"{place} has a replica on broker {unknown[0]}, which is not alive")
-        moves.append(Move(topic, partition, tuple(current[topic, partition]), tuple(replicas)))
+        moves.append(Move(*place, tuple(current[place]), tuple(replicas)))
     return moves
 
 
-def running_moves(under_way: Mapping[PartitionKey, Reassignment]) -> list[Move]:
+def running_moves(under_way: Mapping[TopicPartition, Reassignment]) -> list[Move]:
     """Returns the running moves from the replicas before to those of the target."""
     return [
         Move(
-            topic,
-            partition,
+            *place,
             tuple(broker for broker in move.replicas if broker not in move.adding),
             tuple(broker for broker in move.replicas if broker not in move.removing),
         )
-        for (topic, partition), move in sorted(under_way.items())
+        for place, move in sorted(under_way.items())
     ]
 
 
 def progress_of(
-    wanted: Assignment, current: Assignment, under_way: Collection[PartitionKey]
-) -> dict[PartitionKey, Progress]:
+    wanted: Assignment, current: Assignment, under_way: Collection[TopicPartition]
+) -> dict[TopicPartition, Progress]:
     """Returns the state of each requested move."""
-    found: dict[PartitionKey, Progress] = {}
+    found: dict[TopicPartition, Progress] = {}
     for key, replicas in sorted(wanted.items()):
         if key not in current:
             found[key] = Progress.MISSING

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client import calls
-from tidelog.client.cluster import RETRY_BACKOFF_S, BrokerConnection, Cluster, Topic, answer_of
+from tidelog.client.cluster import BrokerConnection, Cluster
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import (
     LeaderNotAvailableError,
     UnknownTopicError,
     raise_on_error,
     raise_on_topic_error,
-    request_error,
 )
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import NOT_CONFIRMED, SETTINGS_CONFIRMED, TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -52,7 +49,6 @@ from tidelog.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tidelog.wire.messages.list_offsets import ListOffsetsPartitionResponse
 
 BROKER_DEFAULT: Final = -1
 
@@ -72,19 +68,6 @@ class DeletedRecords:
 
     low_watermark: int
     error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAt:
-    """The offset of a time.
-
-    `offset` is -1 if no record is that late. `timestamp` is in milliseconds since 1970, or -1 if the request
-    named no real time.
-    """
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 def create_topic(
@@ -109,11 +92,10 @@ def create_topic(
         [CreatableReplicaAssignment(index, ids) for index, ids in sorted((assignment or {}).items())],
         [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()],
     )
-    timeout_ms = int(cluster.timeout_s * 1000)
-    request = CreateTopicsRequest([topic], timeout_ms, validate_only)
+    request = CreateTopicsRequest([topic], cluster.timeout_ms, validate_only)
     uses_defaults = not assignment and BROKER_DEFAULT in (num_partitions, replication_factor)
     answer = cluster.controller().call(
-        request, CreateTopicsResponse, at_least=4 if uses_defaults else 1, wait_ms=timeout_ms
+        request, CreateTopicsResponse, at_least=4 if uses_defaults else 1, wait_ms=cluster.timeout_ms
     )
     result = answer.topics[0]
     raise_on_topic_error(result.error_code, name, result.error_message)
@@ -125,9 +107,8 @@ def delete_topic(cluster: Cluster, name: str) -> None:
 
     Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED, ...), ClientError.
     """
-    timeout_ms = int(cluster.timeout_s * 1000)
-    request = DeleteTopicsRequest([DeleteTopicState(name)], [name], timeout_ms)
-    answer = cluster.controller().call(request, DeleteTopicsResponse, wait_ms=timeout_ms)
+    request = DeleteTopicsRequest([DeleteTopicState(name)], [name], cluster.timeout_ms)
+    answer = cluster.controller().call(request, DeleteTopicsResponse, wait_ms=cluster.timeout_ms)
     result = answer.responses[0]
     raise_on_topic_error(result.error_code, name, result.error_message)
 
@@ -137,56 +118,10 @@ def create_partitions(cluster: Cluster, name: str, total_count: int) -> None:
 
     Raises KafkaError (INVALID_PARTITIONS, ...), ClientError.
     """
-    timeout_ms = int(cluster.timeout_s * 1000)
-    request = CreatePartitionsRequest([CreatePartitionsTopic(name, total_count, None)], timeout_ms)
-    answer = cluster.controller().call(request, CreatePartitionsResponse, wait_ms=timeout_ms)
+    request = CreatePartitionsRequest([CreatePartitionsTopic(name, total_count, None)], cluster.timeout_ms)
+    answer = cluster.controller().call(request, CreatePartitionsResponse, wait_ms=cluster.timeout_ms)
     result = answer.results[0]
     raise_on_topic_error(result.error_code, name, result.error_message)
-
-
-def list_offsets(
-    cluster: Cluster,
-    topic: Topic,
-    timestamp: int,
-    *,
-    partitions: list[int] | None = None,
-    isolation_level: int = READ_UNCOMMITTED,
-) -> dict[int, OffsetAt]:
-    """Returns for each partition the first offset at or after `timestamp`, which may be a special timestamp.
-
-    If a leader moves, the call is retried until the cluster's timeout. Raises KafkaError, ClientError.
-    """
-    wanted = {p.index for p in topic.partitions} if partitions is None else set(partitions)
-    found: dict[int, OffsetAt] = {}
-    deadline_s = time.monotonic() + cluster.timeout_s
-    timeout_ms = int(cluster.timeout_s * 1000)
-    while True:
-        failed: ListOffsetsPartitionResponse | None = None
-        for leader, places in _by_leader(topic, wanted - found.keys()).items():
-            for part in in_parts(places):
-                call = calls.list_offsets(
-                    dict.fromkeys(part, timestamp), isolation_level=isolation_level, timeout_ms=timeout_ms
-                )
-                for row in answer_of(cluster.broker(leader), call).values():
-                    if row.error_code == ErrorCode.NONE:
-                        found[row.partition_index] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
-                    else:
-                        failed = row
-        if failed is None:
-            return dict(sorted(found.items()))
-        error = request_error(failed.error_code, f"topic '{topic.name}' partition {failed.partition_index}")
-        if not error.is_retriable or time.monotonic() > deadline_s:
-            raise error
-        time.sleep(RETRY_BACKOFF_S)
-        topic = cluster.topic(topic.name)
-
-
-def _by_leader(topic: Topic, wanted: set[int]) -> dict[int, list[TopicPartition]]:
-    groups: dict[int, list[TopicPartition]] = {}
-    for partition in topic.partitions:
-        if partition.index in wanted:
-            groups.setdefault(partition.leader, []).append(TopicPartition(topic.name, partition.index))
-    return groups
 
 
 def places_by_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -219,7 +154,6 @@ def delete_records(
     Partitions are independent, so each has its own result. Raises KafkaError if a partition does not exist
     or has no leader, ClientError.
     """
-    timeout_ms = int(cluster.timeout_s * 1000)
     found: dict[TopicPartition, DeletedRecords] = {}
     parts = [
         (leader, part)
@@ -231,8 +165,8 @@ def delete_records(
         for place in part:
             rows.setdefault(place.topic, []).append(DeleteRecordsPartition(place.partition, offsets[place]))
         asked = [DeleteRecordsTopic(name, partitions) for name, partitions in rows.items()]
-        request = DeleteRecordsRequest(asked, timeout_ms)
-        answer = cluster.broker(leader).call(request, DeleteRecordsResponse, wait_ms=timeout_ms)
+        request = DeleteRecordsRequest(asked, cluster.timeout_ms)
+        answer = cluster.broker(leader).call(request, DeleteRecordsResponse, wait_ms=cluster.timeout_ms)
         for topic in answer.topics:
             for row in topic.partitions:
                 found[TopicPartition(topic.name, row.partition_index)] = DeletedRecords(

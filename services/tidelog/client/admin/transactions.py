@@ -12,11 +12,10 @@ from tidelog.client.admin.groups import (
     coordinator_of,
     describe_transaction,
     list_transactions,
-    until_loaded,
 )
 from tidelog.client.admin.topics import places_by_leader
 from tidelog.client.calls import TRANSACTION
-from tidelog.client.cluster import BrokerConnection, Cluster, Topic
+from tidelog.client.cluster import BrokerConnection, Cluster, Topic, until_answered
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import ClientError, raise_on_error, request_error
 from tidelog.model.coordinator_shards import ShardKind, shard_for
@@ -287,12 +286,12 @@ class TransactionalWriter:
         self._topic = topic
         self._id = transactional_id
         self._sequences: dict[tuple[str, int], int] = {}
-        self._producer_id, self._epoch = until_loaded(cluster, self._initialise)
+        self._producer_id, self._epoch = until_answered(cluster, self._initialise)
 
     def write(self, partition: int, records: Sequence[Record], topic: Topic | None = None) -> None:
         """Sends one batch. The first batch opens the transaction. Raises KafkaError, ClientError."""
         place = topic or self._topic
-        until_loaded(self._cluster, lambda: self._add(place, partition))
+        until_answered(self._cluster, lambda: self._add(place, partition))
         sequence = self._sequences.get((place.name, partition), 0)
         batch = build_batch(
             records,
@@ -303,7 +302,7 @@ class TransactionalWriter:
             is_transactional=True,
         )
         self._sequences[place.name, partition] = sequence + len(records)
-        until_loaded(self._cluster, lambda: self._produce(place, partition, batch))
+        until_answered(self._cluster, lambda: self._produce(place, partition, batch))
 
     def end(self, *, commits: bool) -> None:
         """Commits or aborts the transaction. Raises KafkaError, ClientError."""
@@ -313,7 +312,7 @@ class TransactionalWriter:
             answer = self._coordinator().call(request, EndTxnResponse, at_most=_LAST_END_OF_V1)
             raise_on_error(answer.error_code, f"transactional id '{self._id}'")
 
-        until_loaded(self._cluster, ask)
+        until_answered(self._cluster, ask)
 
     def _coordinator(self) -> BrokerConnection:
         return coordinator_of(self._cluster, TRANSACTION, self._id)
@@ -337,13 +336,16 @@ class TransactionalWriter:
                 raise_on_error(row.partition_error_code, f"transactional id '{self._id}'")
 
     def _produce(self, place: Topic, partition: int, batch: bytearray) -> None:
-        timeout_ms = int(self._cluster.timeout_s * 1000)
         rows = [PartitionProduceData(partition, batch)]
         topic = TopicProduceData(place.name, place.topic_id, rows)
-        request = ProduceRequest(self._id, ACKS_ALL, timeout_ms, [topic])
+        request = ProduceRequest(self._id, ACKS_ALL, self._cluster.timeout_ms, [topic])
         leader = next(p.leader for p in self._cluster.topic(place.name).partitions if p.index == partition)
         answer = self._cluster.broker(leader).call(
-            request, ProduceResponse, at_least=3, at_most=_LAST_PRODUCE_OF_V1, wait_ms=timeout_ms
+            request,
+            ProduceResponse,
+            at_least=3,
+            at_most=_LAST_PRODUCE_OF_V1,
+            wait_ms=self._cluster.timeout_ms,
         )
         row = answer.responses[0].partition_responses[0]
         raise_on_error(row.error_code, f"topic '{place.name}' partition {partition}", row.error_message)

@@ -11,6 +11,7 @@ from tidelog.client.admin import groups as coordinators
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin import topics as configs
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
+from tidelog.client.admin.offsets import list_offsets
 from tidelog.client.admin.topics import ConfigChange, ConfigEntry, ConfigResource
 from tidelog.client.cluster import Cluster, ClusterView, Topic
 from tidelog.client.core.connection_settings import (
@@ -129,7 +130,7 @@ class Admin:
         """
         with self._turn():
             cluster = self._connected()
-            found = admin.list_offsets(cluster, cluster.topic(topic), timestamp)
+            found = list_offsets(cluster, cluster.topic(topic), timestamp)
             return {partition: offset.offset for partition, offset in found.items()}
 
     # -- settings

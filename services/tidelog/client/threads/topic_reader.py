@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tidelog.client.admin.topics import list_offsets
+from tidelog.client.admin.offsets import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.connection_settings import Properties
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch

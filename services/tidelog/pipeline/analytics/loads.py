@@ -15,14 +15,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Final
 
-from tidelog.client.admin.reassignments import (
-    Assignment,
-    Move,
-    PartitionKey,
-    PlanError,
-    after_moves,
-    plan_moves,
-)
+from tidelog.client.admin.reassignments import Assignment, Move, PlanError, after_moves, plan_moves
+from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.analytics.facts import SILENT_INTERVALS, Point
 
 TOLERANCE: Final = 0.1
@@ -51,8 +45,8 @@ class PartitionLoad:
     bytes_per_s: float
 
     @property
-    def key(self) -> PartitionKey:
-        return self.topic, self.partition
+    def key(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +128,7 @@ def topic_skews(loads: Iterable[PartitionLoad]) -> list[TopicSkew]:
 
 
 def broker_loads(
-    assignment: Assignment, loads: Mapping[PartitionKey, PartitionLoad], brokers: Iterable[int]
+    assignment: Assignment, loads: Mapping[TopicPartition, PartitionLoad], brokers: Iterable[int]
 ) -> list[BrokerLoad]:
     """Returns the load of each broker with this assignment, if each partition is led by its preferred
     leader.
@@ -167,10 +161,10 @@ class _Scale:
     """The current assignment during the search, and the load of each broker."""
 
     racks: Mapping[int, str | None]
-    weights: Mapping[PartitionKey, float]
-    replicas: dict[PartitionKey, list[int]]
+    weights: Mapping[TopicPartition, float]
+    replicas: dict[TopicPartition, list[int]]
     load: dict[int, float] = field(default_factory=dict)
-    held: dict[int, set[PartitionKey]] = field(default_factory=dict)
+    held: dict[int, set[TopicPartition]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.load = dict.fromkeys(self.racks, 0.0)
@@ -180,7 +174,7 @@ class _Scale:
                 self.load[broker] += self.weights.get(key, 0.0)
                 self.held[broker].add(key)
 
-    def may_move(self, key: PartitionKey, old: int, new: int) -> bool:
+    def may_move(self, key: TopicPartition, old: int, new: int) -> bool:
         """Returns True if broker `new` has no replica of the partition yet and the partition stays on as many
         racks.
         """
@@ -192,7 +186,7 @@ class _Scale:
     def _rack_count(self, members: Collection[int]) -> int:
         return len({self.racks.get(b) or f"\0{b}" for b in members})
 
-    def move(self, key: PartitionKey, old: int, new: int) -> None:
+    def move(self, key: TopicPartition, old: int, new: int) -> None:
         members = self.replicas[key]
         members[members.index(old)] = new
         weight = self.weights.get(key, 0.0)
@@ -205,7 +199,7 @@ class _Scale:
 def plan_by_load(
     current: Assignment,
     racks: Mapping[int, str | None],
-    loads: Mapping[PartitionKey, PartitionLoad],
+    loads: Mapping[TopicPartition, PartitionLoad],
     leaving: Collection[int] = (),
 ) -> list[Move]:
     """Plans moves. `racks` names the live brokers. Replicas leave the brokers in `leaving` first. A partition
@@ -224,13 +218,13 @@ def plan_by_load(
             break
     _even_leaders(scale.replicas, loads, staying)
     return [
-        Move(topic, partition, tuple(current[topic, partition]), tuple(members))
-        for (topic, partition), members in scale.replicas.items()
-        if tuple(members) != tuple(current[topic, partition])
+        Move(*place, tuple(current[place]), tuple(members))
+        for place, members in scale.replicas.items()
+        if tuple(members) != tuple(current[place])
     ]
 
 
-def weights_of(loads: Mapping[PartitionKey, PartitionLoad]) -> dict[PartitionKey, float]:
+def weights_of(loads: Mapping[TopicPartition, PartitionLoad]) -> dict[TopicPartition, float]:
     """Returns the weight of one replica: its share of all stored bytes plus its share of all written
     bytes.
     """
@@ -242,13 +236,9 @@ def weights_of(loads: Mapping[PartitionKey, PartitionLoad]) -> dict[PartitionKey
     }
 
 
-def copied_bytes(moves: Collection[Move], loads: Mapping[PartitionKey, PartitionLoad]) -> float:
+def copied_bytes(moves: Collection[Move], loads: Mapping[TopicPartition, PartitionLoad]) -> float:
     """Returns the number of bytes that brokers copy for the plan."""
-    return sum(
-        len(move.adding) * loads[move.topic, move.partition].bytes
-        for move in moves
-        if (move.topic, move.partition) in loads
-    )
+    return sum(len(move.adding) * loads[move.place].bytes for move in moves if move.place in loads)
 
 
 def _improve(scale: _Scale) -> bool:
@@ -272,12 +262,12 @@ def _improve(scale: _Scale) -> bool:
 
 def _best_change(
     scale: _Scale, hot: int, cold: int, least_gain: float
-) -> tuple[PartitionKey, PartitionKey | None] | None:
+) -> tuple[TopicPartition, TopicPartition | None] | None:
     """Returns the change that brings the two brokers' loads closest: a replica moved, or exchanged for a
     lighter one.
     """
     gap = scale.load[hot] - scale.load[cold]
-    found: tuple[float, PartitionKey, PartitionKey | None] | None = None
+    found: tuple[float, TopicPartition, TopicPartition | None] | None = None
     gives = sorted(
         (key for key in scale.held[hot] if scale.may_move(key, hot, cold)),
         key=lambda key: (-scale.weights.get(key, 0.0), key),
@@ -300,8 +290,8 @@ def _best_change(
 
 
 def _even_leaders(
-    replicas: dict[PartitionKey, list[int]],
-    loads: Mapping[PartitionKey, PartitionLoad],
+    replicas: dict[TopicPartition, list[int]],
+    loads: Mapping[TopicPartition, PartitionLoad],
     brokers: Collection[int],
 ) -> None:
     """Reorders replicas, heavy partitions first, as long as this reduces the larger of two leaders' loads.
@@ -345,11 +335,11 @@ class Proposal:
     refused: str | None = None
 
 
-def told_assignment(loads: Iterable[PartitionLoad]) -> tuple[dict[PartitionKey, tuple[int, ...]], int]:
+def told_assignment(loads: Iterable[PartitionLoad]) -> tuple[dict[TopicPartition, tuple[int, ...]], int]:
     """Returns the assignment of partitions whose replicas are all known, and the number of the other
     partitions.
     """
-    found: dict[PartitionKey, tuple[int, ...]] = {}
+    found: dict[TopicPartition, tuple[int, ...]] = {}
     left_out = 0
     for load in loads:
         if load.holders and len(load.holders) == load.replicas:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.admin.logs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
-from tidelog.client.admin.topics import list_offsets
+from tidelog.client.admin.offsets import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidelog.client.admin.topics import describe_topics_setting, list_offsets
+from tidelog.client.admin.offsets import list_offsets
+from tidelog.client.admin.topics import describe_topics_setting
 from tidelog.client.admin.transactions import TransactionalWriter
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError

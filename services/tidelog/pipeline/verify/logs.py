@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.client.admin.logs import OffsetRange, epochs_of_ranges, fetch_batches
-from tidelog.client.admin.topics import describe_topics_setting, list_offsets
+from tidelog.client.admin.offsets import list_offsets
+from tidelog.client.admin.topics import describe_topics_setting
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import parse_security
 from tidelog.model import protocol_values

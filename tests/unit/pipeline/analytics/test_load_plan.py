@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.client.admin.reassignments import PartitionKey, PlanError, after_moves, plan_json, plan_moves
+from tidelog.client.admin.reassignments import PlanError, after_moves, plan_json, plan_moves
+from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.analytics.loads import (
     TOLERANCE,
     PartitionLoad,
@@ -22,7 +23,7 @@ from tidelog.pipeline.analytics.loads import (
     weights_of,
 )
 
-Loads = dict[PartitionKey, PartitionLoad]
+Loads = dict[TopicPartition, PartitionLoad]
 THREE = {1: None, 2: None, 3: None}
 
 
@@ -36,7 +37,9 @@ def by_key(loads: list[PartitionLoad]) -> Loads:
     return {one.key: one for one in loads}
 
 
-def carried(assignment: dict[PartitionKey, tuple[int, ...]], loads: Loads, brokers: list[int]) -> list[float]:
+def carried(
+    assignment: dict[TopicPartition, tuple[int, ...]], loads: Loads, brokers: list[int]
+) -> list[float]:
     weights = weights_of(loads)
     return [
         sum(weights.get(key, 0) for key, members in assignment.items() if broker in members)
