@@ -17,10 +17,11 @@ import structlog
 
 from tidelog.broker.log.directory_files import read_meta_properties, read_topic_id
 from tidelog.broker.log.previous_life import was_used_by_tidelog
-from tidelog.embedded.found_settings import found_broker_settings, found_topic_settings
 from tidelog.embedded.kafka_metadata import METADATA_LOG
 from tidelog.embedded.log_survey import (
     broker_settings_of,
+    found_broker_settings,
+    found_topic_settings,
     greatest_producer_id,
     latest_leader_epoch,
     partition_directories,

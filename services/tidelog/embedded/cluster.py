@@ -23,7 +23,6 @@ from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.kernel.clock import Clock, SystemClock
 from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_id
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import REPLICAS_PAGE, ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
@@ -32,7 +31,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_id_text
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
-from tidelog.settings.broker_settings import BrokerSettings, certificate_files
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.tracing.start import start_tracing
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -93,13 +92,7 @@ class EmbeddedCluster:
             undo.callback(health.close)
             metrics = ProcessMetrics("dev", first.node_id, health)
             undo.callback(metrics.close)
-            if first.tidelog_metrics_listener:
-                metrics.watch_loop()
-                certificates = certificate_files(first)
-                metrics.register(CertificateExpiry(lambda: certificates))
-                metrics.serve(first.tidelog_metrics_listener)
-            if first.tidelog_probes_listener:
-                metrics.serve_probes(first.tidelog_probes_listener)  # answered during the recovery, too
+            metrics.serve_at_listeners(first)  # probes are answered during the recovery, too
             # The machine's clock keeps the leases: a clock that a test moves must not end them.
             store = FileMetadataStore.open(
                 metadata_directory(data_dir), monotonic_ms=SystemClock().monotonic_ms

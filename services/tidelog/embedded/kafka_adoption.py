@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.embedded.adopt import next_epoch, skip_producer_ids, topic_id_of, topics_on_disk, write_topic
-from tidelog.embedded.found_settings import found_topic_settings
 from tidelog.embedded.kafka_metadata import (
     BROKER_CONFIGS,
     DEFAULT_FOR_ALL,
@@ -22,6 +21,7 @@ from tidelog.embedded.kafka_metadata import (
     KafkaMetadata,
     KafkaTopic,
 )
+from tidelog.embedded.log_survey import found_topic_settings
 from tidelog.log_format.directory import LOG_SUFFIX, CorruptFileError
 from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_id
 from tidelog.metadata.entries import TopicEntry

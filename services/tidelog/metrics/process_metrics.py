@@ -2,8 +2,7 @@
 
 metrics = ProcessMetrics("broker", node_id, health)
 metrics.register(BrokerMetrics(telemetry))
-metrics.serve("0.0.0.0:9404")
-metrics.serve_probes("0.0.0.0:9405")
+metrics.serve_at_listeners(settings)
 metrics.close()
 
 The process's own are the delay and the CPU time of its event loop, its lease, its spans, and the memory of
@@ -20,9 +19,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.telemetry import Durations
 from tidelog.model.brokers import MAX_PORT
 from tidelog.process.build import tidelog_version
+from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 from tidelog.settings.setting import SettingError
 
 if TYPE_CHECKING:
@@ -107,6 +108,16 @@ class ProcessMetrics:
         """Starts to measure the event loop of this thread, until `close`."""
         if self.loop is None:
             self.loop = LoopWatch(asyncio.get_running_loop())
+
+    def serve_at_listeners(self, settings: BrokerSettings) -> None:
+        """Starts to answer at the listeners that the settings name. Raises what `serve` raises."""
+        if settings.tidelog_metrics_listener:
+            self.watch_loop()
+            certificates = certificate_files(settings)
+            self.register(CertificateExpiry(lambda: certificates))
+            self.serve(settings.tidelog_metrics_listener)
+        if settings.tidelog_probes_listener:
+            self.serve_probes(settings.tidelog_probes_listener)
 
     def serve(self, address: str) -> int:
         """Starts to answer scrapes and probes at "host:port" in a thread, and returns the port.

@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.broker.log.directory_files import BrokerSettingsCopy, write_topic_id
 from tidelog.embedded.adopt import PRODUCER_IDS_SKIPPED, adopt_topics
-from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
+from tidelog.embedded.log_survey import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.entries import (
     BrokerConfigEntry,

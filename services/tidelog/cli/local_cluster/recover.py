@@ -26,10 +26,12 @@ from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
 from tidelog.cli.services.service_options import command_settings, etcd_options, service_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
-from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (
+    FoundBrokerSettings,
     FoundReplica,
     broker_settings_of,
+    found_broker_settings,
+    found_topic_settings,
     greatest_producer_id,
     partition_directories,
     survey,

@@ -27,14 +27,13 @@ from tidelog.metadata.cluster_identity import until_store_answers
 from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.store import StoreError
-from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.model.errors import KafkaError
 from tidelog.process.startup import bound_collection_pauses, keep_files_private
 from tidelog.rpc.grpc_transport import RpcServer, RpcService
 from tidelog.rpc.peer_tls import PeerTls
-from tidelog.settings.broker_settings import BrokerSettings, certificate_files
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 from tidelog.tracing.start import start_tracing
 
@@ -105,13 +104,7 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
         if tracing is not None:
             metrics.spans = tracing
             stack.callback(tracing.close)
-        if settings.tidelog_metrics_listener:
-            metrics.watch_loop()
-            certificates = certificate_files(settings)
-            metrics.register(CertificateExpiry(lambda: certificates))
-            metrics.serve(settings.tidelog_metrics_listener)
-        if settings.tidelog_probes_listener:
-            metrics.serve_probes(settings.tidelog_probes_listener)
+        metrics.serve_at_listeners(settings)
         stack.callback(metrics.close)
         stopped.add_done_callback(lambda _: health.not_ready("stopping"))
         stopped.add_done_callback(lambda _: _end_in_time(settings.tidelog_shutdown_timeout_ms))
