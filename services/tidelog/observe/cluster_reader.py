@@ -140,7 +140,7 @@ class ClusterReader:
         """
         retentions = self.retentions(topics)
         leaders = {
-            (topic.name, partition.index): partition.leader
+            TopicPartition(topic.name, partition.index): partition.leader
             for topic in topics.values()
             for partition in topic.partitions
             if partition.leader not in without
@@ -292,7 +292,9 @@ def uncommitted_count(
 
 def leader_sizes(topics: Iterable[Topic], directories: Iterable[LogDir]) -> dict[TopicPartition, int]:
     """Returns the size of each partition on its leader."""
-    leaders = {(topic.name, part.index): part.leader for topic in topics for part in topic.partitions}
+    leaders = {
+        TopicPartition(topic.name, part.index): part.leader for topic in topics for part in topic.partitions
+    }
     return {
         replica.place: replica.size_bytes
         for directory in directories
