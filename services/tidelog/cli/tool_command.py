@@ -47,10 +47,8 @@ BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
 _BOOTSTRAP_KEY: Final = "tidelog.bootstrap.server"
 _TIMEOUT_KEY: Final = "tidelog.request.timeout.ms"
 _COMMAND_CONFIG_KEY: Final = "tidelog.command.config"
-_TOPIC_KEY: Final = "tidelog.topic"
-_TOPIC_OPTION_KEY: Final = "tidelog.topic.option"
-_GROUPS_KEY: Final = "tidelog.groups"
-_GROUP_OPTIONS_KEY: Final = "tidelog.group.options"
+_ARGUMENT_KEY: Final = "tidelog.argument."
+_OPTION_KEY: Final = "tidelog.option."
 _WATCH_KEY: Final = "tidelog.watch"
 LEAST_WATCH_INTERVAL_S: Final = 0.5
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -303,51 +301,60 @@ def command_security() -> ClientSecurity:
         raise ToolError(f"--command-config: {error}") from None
 
 
-def topic_option(command: F) -> F:
-    """Adds the topic as an argument and as --topic, as in Kafka's tools, which `chosen_topic` reads."""
-    command = click.option(
-        "--topic",
-        metavar="TOPIC",
-        expose_value=False,
-        callback=noted(_TOPIC_OPTION_KEY),
-        help="The topic, instead of the argument.",
-    )(command)
-    return click.argument(
-        "topic_name", metavar="[TOPIC]", required=False, expose_value=False, callback=noted(_TOPIC_KEY)
-    )(command)
+def named_option(kind: str, what: str, *, is_repeatable: bool) -> Callable[[F], F]:
+    """Returns a decorator that adds names as arguments and as --KIND, as in Kafka's tools. `given_names` and
+    `given_name` read them.
+    """
+    metavar = kind.upper().replace("-", "_")
+
+    def add(command: F) -> F:
+        command = click.option(
+            f"--{kind}",
+            multiple=is_repeatable,
+            metavar=metavar,
+            expose_value=False,
+            callback=noted(_OPTION_KEY + kind),
+            help=f"{what}, instead of the argument" + ("s. Repeatable." if is_repeatable else "."),
+        )(command)
+        return click.argument(
+            f"{metavar.lower()}_argument",
+            metavar=f"[{metavar}]..." if is_repeatable else f"[{metavar}]",
+            nargs=-1 if is_repeatable else 1,
+            required=False,
+            expose_value=False,
+            callback=noted(_ARGUMENT_KEY + kind),
+        )(command)
+
+    return add
 
 
-def chosen_topic() -> str:
-    """Returns the topic that was given in one of the two ways. Raises click.UsageError."""
-    chosen = given_topic()
-    if not chosen:
-        raise click.UsageError("Give the topic's name, or --topic TOPIC.")
-    return chosen
-
-
-def given_topic() -> str | None:
-    """Returns the topic or None. Raises click.UsageError if two are given."""
+def given_names(kind: str) -> tuple[str, ...]:
+    """Returns the names of a repeatable `named_option`."""
     meta = click.get_current_context().meta
-    argument: str | None = meta[_TOPIC_KEY]
-    option: str | None = meta[_TOPIC_OPTION_KEY]
+    return (*meta[_ARGUMENT_KEY + kind], *meta[_OPTION_KEY + kind])
+
+
+def given_name(kind: str) -> str | None:
+    """Returns the name of a `named_option`, or None. Raises click.UsageError if two are given."""
+    meta = click.get_current_context().meta
+    argument: str | None = meta[_ARGUMENT_KEY + kind]
+    option: str | None = meta[_OPTION_KEY + kind]
     if argument and option and argument != option:
-        raise click.UsageError(f"Give only one topic: '{argument}' or '{option}'.")
+        raise click.UsageError(f"Give only one {kind.replace('-', ' ')}: '{argument}' or '{option}'.")
     return argument or option
 
 
-def group_options(command: F) -> F:
-    """Adds groups as arguments and as --group, as in Kafka's tools, which `chosen_groups` reads."""
-    command = click.option(
-        "--group",
-        multiple=True,
-        metavar="GROUP",
-        expose_value=False,
-        callback=noted(_GROUP_OPTIONS_KEY),
-        help="A group, instead of the arguments. Repeatable.",
-    )(command)
-    return click.argument(
-        "names", metavar="[GROUP]...", nargs=-1, expose_value=False, callback=noted(_GROUPS_KEY)
-    )(command)
+topic_option: Final = named_option("topic", "The topic", is_repeatable=False)
+topic_options: Final = named_option("topic", "A topic", is_repeatable=True)
+group_options: Final = named_option("group", "A group", is_repeatable=True)
+
+
+def chosen_topic() -> str:
+    """Returns the topic of the running command's `topic_option`. Raises click.UsageError."""
+    chosen = given_name("topic")
+    if not chosen:
+        raise click.UsageError("Give the topic's name, or --topic TOPIC.")
+    return chosen
 
 
 def chosen_groups(*, all_groups: bool | None = None) -> list[str]:
@@ -355,8 +362,7 @@ def chosen_groups(*, all_groups: bool | None = None) -> list[str]:
 
     `all_groups` is None if the command has no option --all-groups.
     """
-    meta = click.get_current_context().meta
-    chosen = list(dict.fromkeys((*meta[_GROUPS_KEY], *meta[_GROUP_OPTIONS_KEY])))
+    chosen = list(dict.fromkeys(given_names("group")))
     if all_groups and chosen:
         raise click.UsageError("Give either groups or --all-groups.")
     if not all_groups and not chosen:

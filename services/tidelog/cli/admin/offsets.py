@@ -23,7 +23,7 @@ from tidelog.cli.tool_command import (
     cluster_options,
     confirm,
     connect,
-    given_topic,
+    given_name,
     parse_partition_rows,
     read_text_file,
     topic_option,
@@ -210,7 +210,7 @@ def delete_records_command(
     """
     offsets: dict[TopicPartition, int] = {}
     if file is not None:
-        if given_topic() or any(each is not None for each in (partition, offset, to_datetime)):
+        if given_name("topic") or any(each is not None for each in (partition, offset, to_datetime)):
             raise click.UsageError(
                 "Give either --offset-json-file, or a topic and --to-datetime, or a topic, --partition and "
                 "--offset."

@@ -28,8 +28,10 @@ from tidelog.cli.tool_command import (
     cluster_options,
     confirm,
     connect,
+    given_names,
     parse_assignments,
     topic_option,
+    topic_options,
 )
 from tidelog.client.admin.topics import (
     BROKER_DEFAULT,
@@ -190,14 +192,7 @@ def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
     is_watchable=True,
     examples=("tidelog topic describe flights", "tidelog topic describe --under-replicated-partitions"),
 )
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@click.option(
-    "--topic",
-    "more_names",
-    metavar="TOPIC",
-    multiple=True,
-    help="A topic, instead of the arguments. Repeatable.",
-)
+@topic_options
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @click.option(
     "--under-replicated-partitions",
@@ -206,15 +201,9 @@ def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
 )
 @click.option("--unavailable-partitions", is_flag=True, help="Show only partitions without a leader.")
 @cluster_options
-def describe(
-    names: tuple[str, ...],
-    more_names: tuple[str, ...],
-    exclude_internal: bool,
-    under_replicated_partitions: bool,
-    unavailable_partitions: bool,
-) -> None:
+def describe(exclude_internal: bool, under_replicated_partitions: bool, unavailable_partitions: bool) -> None:
     """Show the partitions, leaders, replicas and settings of topics. The default is all topics."""
-    wanted = [name for part in (*names, *more_names) for name in part.split(",")]
+    wanted = [name for part in given_names("topic") for name in part.split(",")]
     only_partitions = under_replicated_partitions or unavailable_partitions
     with connect() as cluster:
         topics = cluster.topics(wanted or None)

@@ -20,6 +20,9 @@ from tidelog.cli.tool_command import (
     cluster_options,
     confirm,
     connect,
+    given_name,
+    given_names,
+    named_option,
     topic_option,
 )
 from tidelog.client.admin.groups import (
@@ -49,6 +52,8 @@ from tidelog.settings.setting import INT_MAX, LONG_MAX
 
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN: Final = 15
 _NS_PER_MS: Final = 1_000_000
+_ID: Final = "transactional-id"
+_GIVE_ID: Final = "Give a transactional id, or --transactional-id TRANSACTIONAL_ID."
 
 
 @click.group(cls=SuggestingGroup)
@@ -87,20 +92,13 @@ def list_them(states: tuple[str, ...], running_longer_than_ms: int | None) -> No
 
 
 @command.command("describe", cls=ToolCommand, examples=("tidelog transactions describe orders-writer",))
-@click.argument("names", metavar="[TRANSACTIONAL_ID]...", nargs=-1)
-@click.option(
-    "--transactional-id",
-    "more_names",
-    multiple=True,
-    metavar="TRANSACTIONAL_ID",
-    help="A transactional id, instead of the arguments. Repeatable.",
-)
+@named_option(_ID, "A transactional id", is_repeatable=True)
 @cluster_options
-def describe(names: tuple[str, ...], more_names: tuple[str, ...]) -> None:
+def describe() -> None:
     """Show the state, age and partitions of transactional ids."""
-    chosen = (*names, *more_names)
+    chosen = given_names(_ID)
     if not chosen:
-        raise click.UsageError("Give a transactional id, or --transactional-id TRANSACTIONAL_ID.")
+        raise click.UsageError(_GIVE_ID)
     with connect() as cluster:
         for name in chosen:
             found = describe_transaction(cluster, name)
@@ -124,26 +122,18 @@ def describe(names: tuple[str, ...], more_names: tuple[str, ...]) -> None:
 @command.command(
     "force-terminate", cls=ToolCommand, examples=("tidelog transactions force-terminate orders-writer",)
 )
-@click.argument("name", metavar="[TRANSACTIONAL_ID]", required=False)
-@click.option(
-    "--transactional-id",
-    "other_name",
-    metavar="TRANSACTIONAL_ID",
-    help="The transactional id, instead of the argument.",
-)
+@named_option(_ID, "The transactional id", is_repeatable=False)
 @asks_first
 @cluster_options
-def force_terminate(name: str | None, other_name: str | None) -> None:
+def force_terminate() -> None:
     """Abort the open transaction of a transactional id, in all of its partitions.
 
     Its producer is fenced: it can no longer write, and fails at its next call until it starts again.
     On a terminal, it asks first.
     """
-    if name and other_name and name != other_name:
-        raise click.UsageError(f"Give only one transactional id: '{name}' or '{other_name}'.")
-    chosen = name or other_name
+    chosen = given_name(_ID)
     if not chosen:
-        raise click.UsageError("Give a transactional id, or --transactional-id TRANSACTIONAL_ID.")
+        raise click.UsageError(_GIVE_ID)
     with connect() as cluster:
         found = describe_transaction(cluster, chosen)
         if found.state != ONGOING:
