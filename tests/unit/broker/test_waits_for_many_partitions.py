@@ -18,7 +18,7 @@ from tidelog.broker.handlers.delete_records import DelayedDeleteRecords
 from tidelog.broker.handlers.produce import DelayedProduce
 from tidelog.broker.handlers.share_requests import Acknowledgements, _DelayedAcknowledgements
 from tidelog.broker.requests.waiting import Purgatory, Waiter
-from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
+from tidelog.broker.share.deliveries import AcknowledgementsOf, AcknowledgeResult
 from tidelog.broker.share.share_sessions import SessionKey
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.steps import all_at_once

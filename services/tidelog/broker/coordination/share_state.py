@@ -8,7 +8,7 @@ merged. The five APIs have the same form, and one code handles them, so their me
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -17,10 +17,13 @@ from uuid import UUID
 
 from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.coordination.internal_topics import InternalTopics
+from tidelog.broker.share.deliveries import StateWrite
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import TurnBudget
 from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import SharePartitionKey
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
@@ -43,6 +46,29 @@ with the work that it causes for a share partition, takes about 0.05 ms.
 """
 BYTES_OF_AN_ANSWER: Final = 500
 """A longer answer counts as several."""
+
+UNINITIALIZED_OFFSET: Final = -1
+"""The start offset of a state that was never written."""
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""The errors after which the outcome is unknown, or nothing has happened."""
+FENCING: Final = frozenset(
+    {
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""The errors that show that the state belongs to another leader, was reset, or does not exist."""
 
 
 class _Api(NamedTuple):
@@ -80,6 +106,45 @@ _APIS: Final[dict[int, _Api]] = {
         read_share_group_state_summary.ReadStateSummaryResult,
     ),
 }
+
+
+def refusal(error: ErrorCode, message: str | None) -> KafkaError:
+    """Returns the error that clients get (Kafka's `SharePartition.fetchPersisterError`)."""
+    if error is ErrorCode.FENCED_LEADER_EPOCH:
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message or "another broker leads the partition")
+    known = error in FENCING and error is not ErrorCode.INVALID_REQUEST
+    code = error if known else ErrorCode.UNKNOWN_SERVER_ERROR
+    return KafkaError(code, message or "the share coordinator refused the request")
+
+
+def read_request(
+    key: SharePartitionKey, leader_epoch: int
+) -> read_share_group_state.ReadShareGroupStateRequest:
+    """Returns the request with which a leader reads the state of one share partition."""
+    data = read_share_group_state.PartitionData(key.partition, leader_epoch)
+    topic = read_share_group_state.ReadStateData(key.topic_id, [data])
+    return read_share_group_state.ReadShareGroupStateRequest(key.group_id, [topic])
+
+
+def write_request(
+    key: SharePartitionKey, write: StateWrite, stored_time: Callable[[MonotonicMs], int]
+) -> write_share_group_state.WriteShareGroupStateRequest:
+    """Returns the request for a write. `stored_time` returns the time of day of a monotonic time."""
+    batches = [
+        write_share_group_state.StateBatch(*found[:4], stored_time(found.available_at_ms))
+        for found in write.ranges
+    ]
+    data = write_share_group_state.PartitionData(
+        key.partition,
+        write.state_epoch,
+        write.leader_epoch,
+        write.start_offset,
+        write.delivery_complete_count,
+        batches,
+        stored_time(write.paused_until_ms),
+    )
+    topic = write_share_group_state.WriteStateData(key.topic_id, [data])
+    return write_share_group_state.WriteShareGroupStateRequest(key.group_id, [topic])
 
 
 class ShardOwners(Protocol):
@@ -172,21 +237,21 @@ class ShareStateClient:
 
     async def _ask_owner(self, shard: ShardId | None, api_key: int, request: Any) -> Any:
         if shard is None:
-            return _refused(api_key, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return _refused_all(api_key, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         version = api_spec(api_key).max_version
         body = b"".join(map(bytes, codec.request_encoder(api_key, version)(request)))
         pass_on = partial(self._owners.ask_shard_owner, shard)
         answer, error = await ShardCall(api_key, version, body).ask_within(pass_on, self._timer, TIMEOUT_MS)
         await self._budget.take(1 if answer is None else 1 + len(answer) // BYTES_OF_AN_ANSWER)
         if answer is None:
-            return _refused(api_key, request, error)
+            return _refused_all(api_key, request, error)
         try:
             return codec.response_decoder(api_key, version)(answer, 0)[0]
         except MalformedMessageError:
-            return _refused(api_key, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return _refused_all(api_key, request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _refused(api_key: int, request: Any, error: ErrorCode) -> Any:
+def _refused_all(api_key: int, request: Any, error: ErrorCode) -> Any:
     api = _APIS[api_key]
     return api.response(
         [
@@ -211,7 +276,7 @@ def _merged(api_key: int, request: Any, answers: list[Any]) -> Any:
         for topic in answer.results
         for result in topic.partitions
     }
-    missing = _refused(api_key, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+    missing = _refused_all(api_key, request, ErrorCode.UNKNOWN_SERVER_ERROR)
     return api.response(
         [
             api.topic_result(

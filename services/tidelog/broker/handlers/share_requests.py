@@ -18,8 +18,12 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.requests.request import PARKED, Answer, Reply, RequestContext, RequestSource
 from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
 from tidelog.broker.security.authorizer import Authorizer
-from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
-from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
+from tidelog.broker.share.deliveries import (
+    AcknowledgedBatch,
+    AcknowledgementsOf,
+    AcknowledgeResult,
+    AcknowledgeType,
+)
 from tidelog.broker.share.share_partitions import RANGES_OF_A_STEP, SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, is_final, is_initial
 from tidelog.kernel.instants import MonotonicMs

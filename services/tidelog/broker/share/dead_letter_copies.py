@@ -31,14 +31,14 @@ from uuid import UUID
 
 import structlog
 
-from tidelog.broker.coordination.share_state import ShareStateClient
+from tidelog.broker.coordination.share_state import RETRIABLE, ShareStateClient
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of, read_letters
 from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetterWriter
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
-from tidelog.broker.share.share_partition import RETRIABLE, SharePartition
+from tidelog.broker.share.share_partition import SharePartition
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode, KafkaError

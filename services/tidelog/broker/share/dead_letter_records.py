@@ -17,14 +17,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.share.deliveries import DeadLetters
+from tidelog.broker.share.log_reader import open_range
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.batches import TornLogError
 from tidelog.model import dead_letters
-from tidelog.model.protocol_values import READ_COMMITTED
-from tidelog.records.aborted import AbortedBatches, AbortedTransaction
+from tidelog.records.aborted import AbortedBatches
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     BatchHeader,
@@ -124,25 +123,15 @@ async def read_letters(
         if file_range is None:  # compaction has removed the last records before the limit
             position = limit
             break
-        try:
-            found: list[AbortedTransaction] = []
-            if isolation_level == READ_COMMITTED:
-                found, shorter = replica.aborted_within(
-                    position, file_range, MAX_ABORTED_TRANSACTIONS, at_least_one_batch=True
-                )
-                if shorter is None:
-                    break
-                file_range = shorter
-            aborted = AbortedBatches(found)
+        with open_range(
+            replica, position, file_range, isolation_level, MAX_ABORTED_TRANSACTIONS, at_least_one_batch=True
+        ) as found:
+            if found is None:
+                break
+            kept, aborted = found
             read = await loop.run_in_executor(
-                record_walks, _decode, file_range, left, aborted, max_bytes - size_bytes, copies
+                record_walks, _decode, kept, aborted, left, max_bytes - size_bytes, copies
             )
-        except (OSError, TornLogError) as error:
-            raise LogStorageError(
-                f"{replica.topic_partition}: the batches at offset {position} cannot be read: {error}"
-            ) from error
-        finally:
-            file_range.release()
         letters += read.letters
         size_bytes += sum(letter.content.size_bytes for letter in read.letters)
         position = max(read.end_offset, position)
@@ -151,8 +140,8 @@ async def read_letters(
 
 def _decode(
     file_range: FileRange,
-    wanted: Sequence[DeadLetters],
     aborted: AbortedBatches,
+    wanted: Sequence[DeadLetters],
     max_bytes: int,
     copies: bool,
 ) -> ReadLetters:

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from tidelog.broker.share.pauses import NO_BACKOFF, NO_BREAKER, BreakerRules
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.kernel.instants import Backoff, MonotonicMs
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import SharePartitionKey
 
 
 class AcknowledgeType(IntEnum):
@@ -168,3 +170,19 @@ class StateWrite(NamedTuple):
     acknowledgements: list[Acknowledgement]
     paused_until_ms: MonotonicMs = NO_DEADLINE
     """The end of the circuit breaker's pause."""
+
+
+class AcknowledgementsOf(NamedTuple):
+    """Names the acknowledgements of a share partition that are being stored."""
+
+    partition: SharePartitionKey
+
+
+class AcknowledgeResult:
+    """The result of one acknowledgement. `error` is None until it is known."""
+
+    __slots__ = ("error", "message")
+
+    def __init__(self, error: ErrorCode | None = None, message: str | None = None) -> None:
+        self.error = error
+        self.message = message

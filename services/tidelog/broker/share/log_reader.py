@@ -6,9 +6,12 @@ acquired records.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -18,11 +21,14 @@ from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.screening import FoundFacts, WantedFacts, find_facts
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.aborted import AbortedBatches, AbortedTransaction
 
+LOOK_BYTES: Final = 1_048_576
+"""The most bytes of the log that one look at records reads, if the first batch is not larger."""
 MAX_BATCHES: Final = 1_000
 """The most batches whose headers one read looks at, about 10 ms of work."""
 NO_LIMIT: Final = sys.maxsize
@@ -78,32 +84,50 @@ def acquire(
             # Compaction has removed the last records before the limit.
             core.acquire(wanted, [LogBatch(offset, limit - 1, is_deliverable=False)], now_ms, limits)
             continue
-        try:
-            found: list[AbortedTransaction] = []
-            if isolation_level == READ_COMMITTED:
-                found, shorter = replica.aborted_within(
-                    offset, file_range, MAX_BATCHES, at_least_one_batch=at_least_one_batch
-                )
-                if shorter is None:
-                    return None
-                file_range = shorter
-            batches = _Batches(
-                file_range, AbortedBatches(found), max_bytes, at_least_one_batch=at_least_one_batch
-            )
+        with open_range(
+            replica, offset, file_range, isolation_level, MAX_BATCHES, at_least_one_batch=at_least_one_batch
+        ) as found:
+            if found is None:
+                return None
+            batches = _Batches(*found, max_bytes, at_least_one_batch=at_least_one_batch)
             acquired = core.acquire(wanted, batches, now_ms, limits)
             if acquired:
                 read = batches.trimmed(acquired)
                 replica.log.remember_place(read.next_offset, read.segment, read.position + len(read))
                 return AcquiredRead(acquired, read)
-        except (OSError, TornLogError) as error:
-            raise LogStorageError(
-                f"{replica.topic_partition}: the batches at offset {offset} cannot be read: {error}"
-            ) from error
-        finally:
-            file_range.release()
         if not batches.placed:
             return None
     return None
+
+
+@contextmanager
+def open_range(
+    replica: Replica,
+    offset: int,
+    file_range: FileRange,
+    isolation_level: int,
+    most_aborted: int,
+    *,
+    at_least_one_batch: bool,
+) -> Iterator[tuple[FileRange, AbortedBatches] | None]:
+    """Returns a range that was read from `offset`, and its batches of aborted transactions, which a committed
+    read leaves out. The range is shorter if it has more than `most_aborted` transactions; it is None if
+    nothing is left. Releases the range at the end, and turns an error in it into LogStorageError.
+    """
+    aborted: list[AbortedTransaction] = []
+    left: FileRange | None = file_range
+    try:
+        if isolation_level == READ_COMMITTED:
+            aborted, left = replica.aborted_within(
+                offset, file_range, most_aborted, at_least_one_batch=at_least_one_batch
+            )
+        yield None if left is None else (left, AbortedBatches(aborted))
+    except (OSError, TornLogError) as error:
+        raise LogStorageError(
+            f"{replica.topic_partition}: the batches at offset {offset} cannot be read: {error}"
+        ) from error
+    finally:
+        (file_range if left is None else left).release()
 
 
 class _Batches:
@@ -144,6 +168,23 @@ class _Batches:
         held = [found for found in self.placed if found.batch.last >= first and found.batch.first <= last]
         position, end = held[0].position, held[-1].end
         return FileRange(self._range.segment, position, end - position, held[-1].batch.last + 1)
+
+
+async def look(
+    replica: Replica, offset: int, isolation_level: int, wanted: WantedFacts, record_walks: Executor
+) -> FoundFacts:
+    """Finds facts of the next records in a thread. Raises KafkaError, OSError or CorruptBatchError."""
+    offset = max(offset, replica.core.log_start_offset)
+    limit = replica.core.read_limit(isolation_level)
+    file_range = replica.read(offset, LOOK_BYTES, isolation_level, at_least_one_batch=True)
+    if file_range is None:  # compaction has removed the last records before the limit
+        return FoundFacts([], limit)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(
+            record_walks, lambda: find_facts(file_range.read(), offset, wanted)
+        )
+    finally:
+        file_range.release()
 
 
 def available_bytes(replica: Replica, core: SharePartitionCore, isolation_level: int, most: int) -> int:

@@ -15,12 +15,21 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from tidelog.broker.coordination.share_state import ShareStateClient
+from tidelog.broker.coordination.share_state import (
+    FENCING,
+    RETRIABLE,
+    UNINITIALIZED_OFFSET,
+    ShareStateClient,
+    read_request,
+    refusal,
+    write_request,
+)
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
+    AcknowledgeResult,
     DeliveryCounts,
     DeliveryLimits,
     StateRange,
@@ -29,7 +38,7 @@ from tidelog.broker.share.deliveries import (
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.pauses import BreakerRules, BreakerState
 from tidelog.broker.share.record_ranges import NO_DEADLINE
-from tidelog.broker.share.screening import FoundFacts, KeyOrder, Screening, Upcoming, WantedFacts, find_facts
+from tidelog.broker.share.screening import FoundFacts, KeyOrder, Screening, Upcoming, WantedFacts
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import Backoff, MonotonicMs
 from tidelog.kernel.machine import StateTable
@@ -39,50 +48,14 @@ from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.model.topics import SharePartitionKey
 from tidelog.records.batch import CorruptBatchError
 from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, GroupSettingsView, duration_ms
-from tidelog.wire.messages import read_share_group_state, write_share_group_state
-from tidelog.wire.messages.read_share_group_state import (
-    ReadShareGroupStateRequest,
-)
-from tidelog.wire.messages.write_share_group_state import (
-    WriteShareGroupStateRequest,
-)
+from tidelog.wire.messages.read_share_group_state import PartitionResult
 
-LOOK_BYTES: Final = 1_048_576
-"""The most bytes of the log that one look at records reads, if the first batch is not larger."""
 MIN_PAUSE_MS: Final = 20
 """The shortest time between two ends of locks or waits, so that many different times cause little work."""
 BACKOFF: Final = Backoff(100, 2_000)
 """The pauses between two attempts to reach the share coordinator, or to look at records."""
-UNINITIALIZED_OFFSET: Final = -1
-"""The start offset of a state that was never written."""
-RETRIABLE: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-"""The errors after which the outcome is unknown, or nothing has happened."""
-FENCING: Final = frozenset(
-    {
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.FENCED_STATE_EPOCH,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
-"""The errors that show that the state belongs to another leader, was reset, or does not exist."""
 
 _log = structlog.get_logger(__name__)
-
-
-class AcknowledgementsOf(NamedTuple):
-    """Names the acknowledgements of a share partition that are being stored."""
-
-    partition: SharePartitionKey
 
 
 class Screens(NamedTuple):
@@ -111,16 +84,6 @@ class ShareParts(NamedTuple):
     """Called when records may be available again, or an acknowledgement has ended."""
     copy_dead_letters: Callable[[SharePartition], None]
     """Called when there may be records to copy to the dead letter topic of the group."""
-
-
-class AcknowledgeResult:
-    """The result of one acknowledgement. `error` is None until it is known."""
-
-    __slots__ = ("error", "message")
-
-    def __init__(self, error: ErrorCode | None = None, message: str | None = None) -> None:
-        self.error = error
-        self.message = message
 
 
 class SharePartitionState(Enum):
@@ -411,7 +374,9 @@ class SharePartition:
     async def _look(self, core: SharePartitionCore, offset: int) -> None:
         try:
             if not self._found.records or self._found.records[0].first < offset:
-                self._found = await self._find_facts(offset)
+                self._found = await log_reader.look(
+                    self.replica, offset, self.isolation_level, self._wanted_facts, self._parts.record_walks
+                )
         except (KafkaError, OSError, CorruptBatchError) as error:
             await self._look_failed(error)
             return
@@ -440,22 +405,10 @@ class SharePartition:
         self._parts.changed(self.key)
         self._look_failures = await _pause(self._look_failures)
 
-    async def _find_facts(self, offset: int) -> FoundFacts:
-        """Looks at records in a thread. Raises KafkaError, OSError or CorruptBatchError."""
-        replica, isolation_level = self.replica, self.isolation_level
-        offset = max(offset, replica.core.log_start_offset)
-        limit = replica.core.read_limit(isolation_level)
-        file_range = replica.read(offset, LOOK_BYTES, isolation_level, at_least_one_batch=True)
-        if file_range is None:  # compaction has removed the last records before the limit
-            return FoundFacts([], limit)
+    @property
+    def _wanted_facts(self) -> WantedFacts:
         times, keys = self._screens
-        wanted = WantedFacts(self._longest_wait_ms if times else None, keys)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._parts.record_walks, lambda: find_facts(file_range.read(), offset, wanted)
-            )
-        finally:
-            file_range.release()
+        return WantedFacts(self._longest_wait_ms if times else None, keys)
 
     @property
     def _longest_wait_ms(self) -> int:
@@ -518,18 +471,9 @@ class SharePartition:
         if self.is_idle:  # the last member left while the state was read
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
 
-    async def _read(self) -> read_share_group_state.PartitionResult | None:
+    async def _read(self) -> PartitionResult | None:
         """Returns the stored state, None if the partition is over meanwhile. Raises KafkaError."""
-        key = self.key
-        request = ReadShareGroupStateRequest(
-            key.group_id,
-            [
-                read_share_group_state.ReadStateData(
-                    key.topic_id,
-                    [read_share_group_state.PartitionData(key.partition, self.leader_epoch)],
-                )
-            ],
-        )
+        request = read_request(self.key, self.leader_epoch)
         failures = 0
         while self.continues():
             response = await self._parts.state.read(request)
@@ -540,7 +484,7 @@ class SharePartition:
             if error is ErrorCode.NONE:
                 return result
             if error not in RETRIABLE:
-                raise _refused(error, result.error_message)
+                raise refusal(error, result.error_message)
             failures = await _pause(failures)
         return None
 
@@ -573,7 +517,7 @@ class SharePartition:
         """Returns True when the write is stored, and False if the partition is over meanwhile. Raises
         KafkaError if it was not stored.
         """
-        request = self._write_request(write)
+        request = write_request(self.key, write, self._stored_time)
         failures = 0
         while self.continues():
             response = await self._parts.state.write(request)
@@ -584,29 +528,12 @@ class SharePartition:
             if error is ErrorCode.NONE:
                 return True
             if error in FENCING:
-                self.end(_refused(error, result.error_message))
+                self.end(refusal(error, result.error_message))
                 return False
             if error not in RETRIABLE:
-                raise _refused(error, result.error_message)
+                raise refusal(error, result.error_message)
             failures = await _pause(failures)
         return False
-
-    def _write_request(self, write: StateWrite) -> WriteShareGroupStateRequest:
-        batches = [
-            write_share_group_state.StateBatch(*found[:4], self._stored_time(found.available_at_ms))
-            for found in write.ranges
-        ]
-        data = write_share_group_state.PartitionData(
-            self.key.partition,
-            write.state_epoch,
-            write.leader_epoch,
-            write.start_offset,
-            write.delivery_complete_count,
-            batches,
-            self._stored_time(write.paused_until_ms),
-        )
-        topic = write_share_group_state.WriteStateData(self.key.topic_id, [data])
-        return WriteShareGroupStateRequest(self.key.group_id, [topic])
 
     def _stored_time(self, at_ms: MonotonicMs) -> int:
         """Returns the time of day of a monotonic time, which has no meaning for another leader. Returns 0
@@ -659,15 +586,6 @@ class SharePartition:
         self._on_over(self)
         self._core = None
         self._parts.changed(self.key)
-
-
-def _refused(error: ErrorCode, message: str | None) -> KafkaError:
-    """Returns the error that clients get (Kafka's `SharePartition.fetchPersisterError`)."""
-    if error is ErrorCode.FENCED_LEADER_EPOCH:
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message or "another broker leads the partition")
-    known = error in FENCING and error is not ErrorCode.INVALID_REQUEST
-    code = error if known else ErrorCode.UNKNOWN_SERVER_ERROR
-    return KafkaError(code, message or "the share coordinator refused the request")
 
 
 async def _pause(failures: int) -> int:

@@ -21,9 +21,9 @@ from tidelog.broker.share.dead_letter_copies import (
     DeadLetterTakeover,
 )
 from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetterWriter
-from tidelog.broker.share.deliveries import DeliveryCounts
+from tidelog.broker.share.deliveries import AcknowledgementsOf, DeliveryCounts
 from tidelog.broker.share.pauses import BreakerState
-from tidelog.broker.share.share_partition import AcknowledgementsOf, SharePartition, ShareParts
+from tidelog.broker.share.share_partition import SharePartition, ShareParts
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.slices import TaskSet, in_slices

@@ -23,7 +23,7 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.requests.request import PARKED, EncodedBody, RequestContext
 from tidelog.broker.security.charge import Charge, now_ms
 from tidelog.broker.security.client_quotas import ClientQuotas, QuotaKind, Samples
-from tidelog.broker.share import log_reader, share_partition, share_partitions
+from tidelog.broker.share import log_reader, share_partitions
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.screening import FoundFacts, find_facts
 from tidelog.broker.share.share_partition import SharePartition
@@ -556,7 +556,7 @@ def test_records_that_cannot_be_looked_at_are_reported_and_tried_again_after_a_p
         raise CorruptBatchError("the batch is damaged")
 
     with monkeypatch.context() as damage:
-        damage.setattr(share_partition, "find_facts", fail)
+        damage.setattr(log_reader, "find_facts", fail)
         from_start.append(1)
         from_start.broker.runner.run(asyncio.sleep(0.05))
         for member in (one, two):
@@ -583,7 +583,7 @@ def test_a_large_batch_is_not_decoded_for_each_look(
         decoded += 1
         return find_facts(*given)
 
-    monkeypatch.setattr(share_partition, "find_facts", find)
+    monkeypatch.setattr(log_reader, "find_facts", find)
     member = from_start.member("one")
     from_start.append_records(*[(b"%d" % at, 0) for at in range(3_500)])
     seen: list[int] = []
