@@ -137,23 +137,20 @@ class BrokerEntry(NamedTuple):
         return broker_key(self.broker_id)
 
     def encode(self) -> bytes:
-        return _dump(
-            {
-                "version": _VERSION,
-                "endpoints": [
-                    {
-                        "listener": e.listener_name,
-                        "host": e.host,
-                        "port": e.port,
-                        "protocol": e.security_protocol,
-                    }
-                    for e in self.endpoints
-                ],
-                "rack": self.rack,
-                "rpc_address": self.rpc_address,
-                "log_suspect": self.is_log_suspect,
-                "suspect_partitions": self.suspect_partitions,
-            }
+        return _value(
+            endpoints=[
+                {
+                    "listener": e.listener_name,
+                    "host": e.host,
+                    "port": e.port,
+                    "protocol": e.security_protocol,
+                }
+                for e in self.endpoints
+            ],
+            rack=self.rack,
+            rpc_address=self.rpc_address,
+            log_suspect=self.is_log_suspect,
+            suspect_partitions=self.suspect_partitions,
         )
 
 
@@ -172,9 +169,7 @@ class ControllerEntry(NamedTuple):
         return CONTROLLER_KEY
 
     def encode(self) -> bytes:
-        return _dump(
-            {"version": _VERSION, "controller_id": self.controller_id, "rpc_address": self.rpc_address}
-        )
+        return _value(controller_id=self.controller_id, rpc_address=self.rpc_address)
 
 
 class CandidateEntry(NamedTuple):
@@ -187,7 +182,7 @@ class CandidateEntry(NamedTuple):
         return f"{CONTROLLER_ID_PREFIX}{self.controller_id}"
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION})
+        return _value()
 
 
 class ControllerEpochEntry(NamedTuple):
@@ -219,14 +214,11 @@ class TopicEntry(NamedTuple):
         return topic_key(self.name)
 
     def encode(self) -> bytes:
-        return _dump(
-            {
-                "version": _VERSION,
-                "topic_id": topic_id_text(self.topic_id),
-                "partitions": {str(index): replicas for index, replicas in enumerate(self.assignments)},
-                "adding_replicas": {str(index): replicas for index, replicas in self.adding.items()},
-                "removing_replicas": {str(index): replicas for index, replicas in self.removing.items()},
-            }
+        return _value(
+            topic_id=topic_id_text(self.topic_id),
+            partitions={str(index): replicas for index, replicas in enumerate(self.assignments)},
+            adding_replicas={str(index): replicas for index, replicas in self.adding.items()},
+            removing_replicas={str(index): replicas for index, replicas in self.removing.items()},
         )
 
 
@@ -274,7 +266,7 @@ class TopicConfigEntry(NamedTuple):
         return topic_config_key(self.topic)
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "config": dict(self.configs)})
+        return _value(config=dict(self.configs))
 
 
 class BrokerConfigEntry(NamedTuple):
@@ -292,7 +284,7 @@ class BrokerConfigEntry(NamedTuple):
         return broker_config_key(self.entity)
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "config": dict(self.configs)})
+        return _value(config=dict(self.configs))
 
 
 class GroupConfigEntry(NamedTuple):
@@ -309,7 +301,7 @@ class GroupConfigEntry(NamedTuple):
         return group_config_key(self.group_id)
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "group_id": self.group_id, "config": dict(self.configs)})
+        return _value(group_id=self.group_id, config=dict(self.configs))
 
 
 class QuotaEntity(NamedTuple):
@@ -335,7 +327,7 @@ class ClientQuotaEntry(NamedTuple):
         return f"{CLIENT_QUOTA_PREFIX}{name}"
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "entity": self.entity.parts, "values": dict(self.values)})
+        return _value(entity=self.entity.parts, values=dict(self.values))
 
 
 class AclEntry(NamedTuple):
@@ -353,17 +345,14 @@ class AclEntry(NamedTuple):
 
     def encode(self) -> bytes:
         binding = self.binding
-        return _dump(
-            {
-                "version": _VERSION,
-                "resource_type": binding.resource_type.name,
-                "pattern_type": binding.pattern_type.name,
-                "resource_name": binding.resource_name,
-                "principal": binding.principal,
-                "host": binding.host,
-                "operation": binding.operation.name,
-                "permission": binding.permission.name,
-            }
+        return _value(
+            resource_type=binding.resource_type.name,
+            pattern_type=binding.pattern_type.name,
+            resource_name=binding.resource_name,
+            principal=binding.principal,
+            host=binding.host,
+            operation=binding.operation.name,
+            permission=binding.permission.name,
         )
 
 
@@ -380,7 +369,7 @@ class ClientMetricsEntry(NamedTuple):
         return f"{CLIENT_METRICS_PREFIX}{quote(self.name, safe='')}"
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "name": self.name, "config": dict(self.configs)})
+        return _value(name=self.name, config=dict(self.configs))
 
 
 class ScramCredentialEntry(NamedTuple):
@@ -398,16 +387,13 @@ class ScramCredentialEntry(NamedTuple):
 
     def encode(self) -> bytes:
         credential = self.credential
-        return _dump(
-            {
-                "version": _VERSION,
-                "user": self.user,
-                "mechanism": self.mechanism,
-                "salt": base64.b64encode(credential.salt).decode(),
-                "stored_key": base64.b64encode(credential.stored_key).decode(),
-                "server_key": base64.b64encode(credential.server_key).decode(),
-                "iterations": credential.iterations,
-            }
+        return _value(
+            user=self.user,
+            mechanism=self.mechanism,
+            salt=base64.b64encode(credential.salt).decode(),
+            stored_key=base64.b64encode(credential.stored_key).decode(),
+            server_key=base64.b64encode(credential.server_key).decode(),
+            iterations=credential.iterations,
         )
 
 
@@ -434,7 +420,7 @@ class DelegationTokenEntry(NamedTuple):
         return frozenset((self.owner, self.requester, *self.renewers))
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, **self._asdict()})
+        return _value(**self._asdict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,9 +436,7 @@ class ProducerIdBlockEntry:
         return PRODUCER_ID_BLOCK_KEY
 
     def encode(self) -> bytes:
-        return _dump(
-            {"version": _VERSION, "broker": self.broker_id, "first": self.first, "count": self.count}
-        )
+        return _value(broker=self.broker_id, first=self.first, count=self.count)
 
 
 class FeaturesEntry(NamedTuple):
@@ -465,7 +449,7 @@ class FeaturesEntry(NamedTuple):
         return FEATURES_KEY
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "levels": dict(self.levels)})
+        return _value(levels=dict(self.levels))
 
 
 class IsrChangeEntry(NamedTuple):
@@ -482,7 +466,7 @@ class IsrChangeEntry(NamedTuple):
 
     def encode(self) -> bytes:
         partitions = [{"topic": p.topic, "partition": p.partition} for p in self.partitions]
-        return _dump({"version": _VERSION, "partitions": partitions})
+        return _value(partitions=partitions)
 
 
 class SettledSuspectEntry(NamedTuple):
@@ -501,7 +485,7 @@ class SettledSuspectEntry(NamedTuple):
         return settled_suspect_key(self.broker_id)
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
+        return _value(broker_epoch=self.broker_epoch)
 
 
 SecurityEntry = (
@@ -671,6 +655,11 @@ def _decode_partition_state(partition: TopicPartition, value: JsonObject) -> Par
 
 def _configs(value: bytes) -> dict[str, str]:
     return {str(name): str(setting) for name, setting in json.loads(value)["config"].items()}
+
+
+def _value(**fields: object) -> bytes:
+    """Returns the value of a key: a JSON object with the version and these fields, in this order."""
+    return _dump({"version": _VERSION, **fields})
 
 
 def _dump(value: object) -> bytes:

@@ -16,9 +16,9 @@ for the path of each connection. The limits of connections have defaults (Kafka:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tidelog.model.acl import parse_principals
 from tidelog.settings import other_kafka_settings
@@ -147,7 +147,7 @@ class BrokerSettings(TracingSettings):
         mode=CLUSTER_WIDE,
     )
 
-    # Tidelog's own.
+    # Settings that Kafka does not have.
     tidelog_validate_records: bool = boolean(
         False,
         LOW,
@@ -288,6 +288,69 @@ def _listener_setting(name: str, base_name: str) -> Setting:
     return replace(base, name=name)
 
 
+_RULES_BETWEEN: Final[tuple[tuple[str, Callable[[BrokerSettings], bool], str], ...]] = (
+    ("log.retention.ms", lambda its: its.retention_ms != 0, "must be -1 (forever) or at least 1"),
+    ("log.roll.ms", lambda its: its.roll_ms >= 1, "must be at least 1"),
+    ("log.roll.jitter.ms", lambda its: its.roll_jitter_ms >= 0, "must be at least 0"),
+    (
+        "log.cleaner.min.compaction.lag.ms",
+        lambda its: its.log_cleaner_min_compaction_lag_ms <= its.log_cleaner_max_compaction_lag_ms,
+        "must not be greater than log.cleaner.max.compaction.lag.ms",
+    ),
+    (
+        "max.connections.per.ip",
+        lambda its: its.max_connections_per_ip > 0 or bool(its.connection_limits_per_ip()),
+        "can be 0 only if max.connections.per.ip.overrides is set",
+    ),
+    (
+        "queued.max.request.bytes",
+        lambda its: not 0 < its.queued_max_request_bytes < its.socket_request_max_bytes,
+        "must be at least socket.request.max.bytes ({its.socket_request_max_bytes})",
+    ),
+    (
+        "replica.fetch.wait.max.ms",
+        lambda its: its.replica_fetch_wait_max_ms <= its.replica_lag_time_max_ms,
+        "must not be greater than replica.lag.time.max.ms",
+    ),
+    (
+        "replica.socket.timeout.ms",
+        lambda its: its.replica_socket_timeout_ms >= its.replica_fetch_wait_max_ms,
+        "must be at least replica.fetch.wait.max.ms",
+    ),
+    (
+        "replica.selector.class",
+        lambda its: its.replica_selector_class in (None, *REPLICA_SELECTORS),
+        f"only Kafka's own classes can be used: {', '.join(REPLICA_SELECTORS[:2])}",
+    ),
+    (
+        "authorizer.class.name",
+        lambda its: its.authorizer_class_name in ("", STANDARD_AUTHORIZER),
+        f"only Kafka's own authorizer can be used: {STANDARD_AUTHORIZER}",
+    ),
+    (
+        "group.coordinator.rebalance.protocols",
+        lambda its: "classic" in its.group_coordinator_rebalance_protocols,
+        "must contain classic",
+    ),
+    (
+        "group.min.session.timeout.ms",
+        lambda its: its.group_min_session_timeout_ms <= its.group_max_session_timeout_ms,
+        "must not be greater than group.max.session.timeout.ms",
+    ),
+    (
+        "tidelog.rpc.advertised.address",
+        lambda its: its.has_rpc_address,
+        "other services cannot connect to a wildcard; set it to an address that they can reach",
+    ),
+    (
+        "broker.heartbeat.interval.ms",
+        lambda its: its.broker_heartbeat_interval_ms * 2 <= its.broker_session_timeout_ms,
+        "must be at most half of broker.session.timeout.ms; otherwise, the broker loses its lease",
+    ),
+)
+"""The rules that concern several settings: the setting that a refusal names, the rule, and the refusal."""
+
+
 def check_settings_together(settings: BrokerSettings) -> None:
     """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
     _check_listeners(settings)
@@ -298,71 +361,10 @@ def check_settings_together(settings: BrokerSettings) -> None:
         raise SettingError("super.users", f"super.users: {error}") from error
     _check_only_values(settings)
     _check_consumer_groups(settings)
-    limits = _connection_limits(settings.max_connections_per_ip_overrides)
-    request_bytes = settings.socket_request_max_bytes
-    checks = (
-        ("log.retention.ms", settings.retention_ms != 0, "must be -1 (forever) or at least 1"),
-        ("log.roll.ms", settings.roll_ms >= 1, "must be at least 1"),
-        ("log.roll.jitter.ms", settings.roll_jitter_ms >= 0, "must be at least 0"),
-        (
-            "log.cleaner.min.compaction.lag.ms",
-            settings.log_cleaner_min_compaction_lag_ms <= settings.log_cleaner_max_compaction_lag_ms,
-            "must not be greater than log.cleaner.max.compaction.lag.ms",
-        ),
-        (
-            "max.connections.per.ip",
-            settings.max_connections_per_ip > 0 or bool(limits),
-            "can be 0 only if max.connections.per.ip.overrides is set",
-        ),
-        (
-            "queued.max.request.bytes",
-            settings.queued_max_request_bytes <= 0 or settings.queued_max_request_bytes >= request_bytes,
-            f"must be at least socket.request.max.bytes ({request_bytes})",
-        ),
-        (
-            "replica.fetch.wait.max.ms",
-            settings.replica_fetch_wait_max_ms <= settings.replica_lag_time_max_ms,
-            "must not be greater than replica.lag.time.max.ms",
-        ),
-        (
-            "replica.socket.timeout.ms",
-            settings.replica_socket_timeout_ms >= settings.replica_fetch_wait_max_ms,
-            "must be at least replica.fetch.wait.max.ms",
-        ),
-        (
-            "replica.selector.class",
-            settings.replica_selector_class in (None, *REPLICA_SELECTORS),
-            f"only Kafka's own classes can be used: {', '.join(REPLICA_SELECTORS[:2])}",
-        ),
-        (
-            "authorizer.class.name",
-            settings.authorizer_class_name in ("", STANDARD_AUTHORIZER),
-            f"only Kafka's own authorizer can be used: {STANDARD_AUTHORIZER}",
-        ),
-        (
-            "group.coordinator.rebalance.protocols",
-            "classic" in settings.group_coordinator_rebalance_protocols,
-            "must contain classic",
-        ),
-        (
-            "group.min.session.timeout.ms",
-            settings.group_min_session_timeout_ms <= settings.group_max_session_timeout_ms,
-            "must not be greater than group.max.session.timeout.ms",
-        ),
-        (
-            "tidelog.rpc.advertised.address",
-            settings.has_rpc_address,
-            "other services cannot connect to a wildcard; set it to an address that they can reach",
-        ),
-        (
-            "broker.heartbeat.interval.ms",
-            settings.broker_heartbeat_interval_ms * 2 <= settings.broker_session_timeout_ms,
-            "must be at most half of broker.session.timeout.ms; otherwise, the broker loses its lease",
-        ),
-    )
-    for name, holds, problem in checks:
-        if not holds:
-            raise SettingError(name, f"{name}: {problem}")
+    settings.connection_limits_per_ip()  # raises SettingError
+    for name, holds, problem in _RULES_BETWEEN:
+        if not holds(settings):
+            raise SettingError(name, f"{name}: {problem.format(its=settings)}")
 
 
 def _check_only_values(settings: BrokerSettings) -> None:
