@@ -177,7 +177,6 @@ class Trace:
             self._partition_epoch,
             state.isr,
             tuple(self.replicas),
-            len(replica.log),
             self._now_ms,
             state.elr,
         )

@@ -132,7 +132,7 @@ class Broker:
         """Sends one Fetch, which tells the leader this log's end and returns the following batches."""
         core, leading = self.replica.core, leader.replica.core
         offset = core.log_end_offset
-        leader.replica.follower_fetched(FollowerFetched(self.broker_id, 1, offset, 0, NOW_MS))
+        leader.replica.step(FollowerFetched(self.broker_id, 1, offset, 0, NOW_MS))
         found = leader.replica.read_for_follower(offset, MAX_BYTES, at_least_one_batch=True)
         records = b"" if found is None else found.read()
         headers = [header for _, header in iterate_headers(records)]
@@ -159,7 +159,7 @@ async def _two_messages_of_which_the_follower_thinks_one_is_committed(a: Broker,
     a.fetch_from(b)
     b.produce(b"m2")
     a.fetch_from(b)
-    b.replica.follower_fetched(FollowerFetched(A, 1, 2, 0, NOW_MS))  # whose answer is lost
+    b.replica.step(FollowerFetched(A, 1, 2, 0, NOW_MS))  # whose answer is lost
     assert (a.replica.core.high_watermark, b.replica.core.high_watermark) == (1, 2)
     assert a.values == b.values == [b"m1", b"m2"]
     a.checkpoint()

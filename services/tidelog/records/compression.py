@@ -5,6 +5,8 @@
 - lz4: the frame format with independent blocks, because Java's reader accepts no others. What follows a frame
   and is no other frame is ignored.
 - zstd: zstd frames.
+
+mypyc compiles the module, because a broker looks at the frames of all LZ4 batches (ADR 0020).
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import struct
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Final
 
 import cramjam
 
 from tidelog.records.batch import Buffer
-from tidelog.records.lz4_frame import frame_end
 
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024  # a batch of 1 MiB that expands beyond this limit is an attack
 _FIRST_GUESS_BYTES = 64 * 1024
@@ -32,6 +34,16 @@ _XERIAL_HEADER_BYTES = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
 _OUTPUT_FULL = "failed to write whole buffer"  # cramjam's message if the output buffer is too small
+LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES: Final = 7
+_CONTENT_SIZE_BYTES: Final = 8
+_FLAGS_MASK: Final = 0xE3
+_READABLE_FLAGS: Final = 0x60  # version 1, independent blocks, no dictionary
+_HAS_BLOCK_CHECKSUMS: Final = 0x10
+_HAS_CONTENT_SIZE: Final = 0x08
+_HAS_CONTENT_CHECKSUM: Final = 0x04
+_LENGTH_MASK: Final = 0x7FFFFFFF  # the other bit: the block is not compressed
+_LZ4_LENGTH = struct.Struct("<I")
 
 
 class Compression(IntEnum):
@@ -77,7 +89,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES
     except CompressionDataError:
         end = len(data)
         if codec == Compression.LZ4:
-            end = frame_end(memoryview(data), most_blocks=len(data))
+            end = lz4_frame_end(memoryview(data), most_blocks=len(data))
         elif codec == Compression.GZIP:
             end = _end_of_gzip_members(memoryview(data), max_bytes)
         if not 0 < end < len(data):
@@ -183,3 +195,39 @@ def _compress_snappy(data: memoryview) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
         chunks += (_BLOCK_LENGTH.pack(len(block)), block)
     return b"".join(chunks)
+
+
+def is_readable_lz4(data: memoryview, most_blocks: int) -> bool:
+    """Returns whether `data` begins with a frame that Kafka's Java clients read, and no other frame follows.
+    They refuse linked blocks, and ignore what follows the first frame. If it has more than `most_blocks`
+    blocks, the rest is not looked at.
+    """
+    if len(data) < _LZ4_HEADER_BYTES or data[4] & _FLAGS_MASK != _READABLE_FLAGS:
+        return False
+    end = lz4_frame_end(data, most_blocks)
+    return end > 0 and bytes(data[end : end + 4]) != LZ4_MAGIC
+
+
+def lz4_frame_end(data: memoryview, most_blocks: int) -> int:
+    """Returns the position after the frame at the beginning of `data`, the length of `data` if it has more
+    than `most_blocks` blocks, and 0 if there is no whole frame.
+    """
+    size = len(data)
+    if size < _LZ4_HEADER_BYTES or bytes(data[:4]) != LZ4_MAGIC:
+        return 0
+    flags = data[4]
+    position = _LZ4_HEADER_BYTES
+    if flags & _HAS_CONTENT_SIZE:
+        position += _CONTENT_SIZE_BYTES
+    checksum_bytes = 4 if flags & _HAS_BLOCK_CHECKSUMS else 0
+    for _ in range(most_blocks):
+        if position + 4 > size:
+            return 0
+        block_bytes: int = _LZ4_LENGTH.unpack_from(data, position)[0] & _LENGTH_MASK
+        position += 4
+        if not block_bytes:
+            if flags & _HAS_CONTENT_CHECKSUM:
+                position += 4
+            return position if position <= size else 0
+        position += block_bytes + checksum_bytes
+    return size

@@ -10,13 +10,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidelog.records.compression import (
+    LZ4_MAGIC,
     Compression,
     CompressionDataError,
     DecompressedTooLargeError,
     compress,
     decompress,
+    is_readable_lz4,
+    lz4_frame_end,
 )
-from tidelog.records.lz4_frame import LZ4_MAGIC, frame_end, is_readable_frame
 
 CODECS = st.sampled_from(list(Compression))
 COMPRESSING = [codec for codec in Compression if codec is not Compression.NONE]
@@ -154,8 +156,8 @@ def test_many_gzip_members_before_other_bytes_do_not_take_long() -> None:
 def test_the_end_of_an_lz4_frame_is_found(options: dict[str, bool], data: bytes, rest: bytes) -> None:
     frame = lz4_frame(data, **options)
     whole = memoryview(frame + rest)
-    assert frame_end(whole, 100) == len(frame)
-    assert is_readable_frame(whole, 100)
-    assert frame_end(whole[: len(frame) - 1], 100) == 0
-    assert not is_readable_frame(memoryview(frame + frame), 100), "Java reads only the first frame"
-    assert not is_readable_frame(memoryview(lz4_frame(data, block_linked=True)), 100)
+    assert lz4_frame_end(whole, 100) == len(frame)
+    assert is_readable_lz4(whole, 100)
+    assert lz4_frame_end(whole[: len(frame) - 1], 100) == 0
+    assert not is_readable_lz4(memoryview(frame + frame), 100), "Java reads only the first frame"
+    assert not is_readable_lz4(memoryview(lz4_frame(data, block_linked=True)), 100)

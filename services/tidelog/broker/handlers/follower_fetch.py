@@ -310,7 +310,7 @@ class FollowerFetch:
             if not core.log_start_offset <= offset <= core.log_end_offset:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
             if taken_in_ms is not None:
-                replica.follower_fetched(
+                replica.step(
                     FollowerFetched(
                         session.replica_id,
                         self._broker_epoch,

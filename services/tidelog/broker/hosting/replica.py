@@ -41,7 +41,6 @@ from tidelog.broker.partition.events import (
     Flushed,
     FlushLog,
     FlushMessagesChanged,
-    FollowerFetched,
     IndexAborted,
     LeaderAndIsrReceived,
     LogRestarted,
@@ -185,8 +184,6 @@ class Replica:
         self._one_flush_at_a_time = asyncio.Lock()
         self.apply_settings(settings)
 
-    # -- produce
-
     def append(
         self,
         records: memoryview,
@@ -280,8 +277,6 @@ class Replica:
         """Begins a new segment for this batch, with a snapshot of the producers at the log end."""
         self.storage.roll(header.base_offset, now_ms, self.core.producers.snapshot())
 
-    # -- coordinators
-
     def append_marker(
         self,
         producer_id: int,
@@ -342,8 +337,6 @@ class Replica:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "the role of this broker for the partition is changing"
             )
 
-    # -- fetch
-
     def read(
         self, fetch_offset: int, max_bytes: int, isolation_level: int, *, at_least_one_batch: bool
     ) -> FileRange | None:
@@ -397,14 +390,6 @@ class Replica:
         return self.log.read(
             fetch_offset, max_bytes, self.core.log_end_offset, at_least_one_batch=at_least_one_batch
         )
-
-    # -- replication
-
-    def follower_fetched(self, event: FollowerFetched) -> None:
-        """Reports, on the leader, that a follower has everything below the offset it fetches from."""
-        effects = self.core.step(event)
-        if effects:
-            self._carry_out(effects)
 
     def append_received(
         self,
@@ -506,8 +491,6 @@ class Replica:
         """Reports any other event to the core and carries out the effects."""
         self._carry_out(self.core.step(event))
 
-    # -- commands of the controller
-
     async def lead_or_follow(self, state: PartitionState, now_ms: MonotonicMs) -> None:
         """Takes the role that the controller assigns. Raises LogStorageError.
 
@@ -521,7 +504,6 @@ class Replica:
                 state.partition_epoch,
                 state.isr,
                 state.replicas,
-                self.core.log_end_offset,
                 now_ms,
                 state.elr,
             )
@@ -541,7 +523,6 @@ class Replica:
             core.partition_epoch,
             core.in_sync_replicas,
             core.replicas,
-            core.log_end_offset,
             now_ms,
         )
         self.step(event)
@@ -554,8 +535,6 @@ class Replica:
         self.log.config = log_config(settings)
         self.step(MinInSyncReplicasChanged(settings.min_insync_replicas))
         self.step(FlushMessagesChanged(settings.flush_messages))
-
-    # -- removal at the beginning
 
     def delete_records(self, offset: int) -> int:
         """Moves the log start offset to `offset` (-1: the high watermark). Returns the log start offset."""

@@ -48,13 +48,14 @@ from tidelog.records.batch import (
     parse_header,
 )
 from tidelog.records.compression import (
+    LZ4_MAGIC,
     MAX_DECOMPRESSED_BYTES,
     Compression,
     CompressionDataError,
     DecompressedTooLargeError,
     compress,
+    is_readable_lz4,
 )
-from tidelog.records.lz4_frame import LZ4_MAGIC, is_readable_frame
 from tidelog.records.record import (
     CorruptRecordError,
     check_headers,
@@ -366,7 +367,7 @@ def _begins_as(records: memoryview, codec: int) -> bool:
     """
     body = records[BATCH_HEADER_BYTES:]
     if codec == _LZ4:
-        return is_readable_frame(body, MOST_LZ4_BLOCKS)
+        return is_readable_lz4(body, MOST_LZ4_BLOCKS)
     if codec == _ZSTD and bytes(body[1:4]) == _SKIPPABLE_MAGIC and body[0] & 0xF0 == 0x50:
         return True
     magic = _MAGIC_OF_CODEC[codec] if codec <= _ZSTD else b""

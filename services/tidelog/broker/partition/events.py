@@ -25,14 +25,13 @@ NO_MARKERS: Final[Markers] = MappingProxyType({})
 
 
 class LeaderAndIsrReceived(NamedTuple):
-    """The controller assigned leader, epoch and ISR. `log_end_offset` is the present end of the log."""
+    """The controller assigned leader, epoch and ISR."""
 
     leader: int
     leader_epoch: int
     partition_epoch: int
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
-    log_end_offset: int
     monotonic_ms: MonotonicMs
     elr: tuple[int, ...] = ()
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.records.batch import BatchHeader, Buffer
-from tidelog.records.columns.record_places import HeaderPlaces, find_headers
+from tidelog.records.columns.record_places import HeaderPlaces, Integers, Octets, find_headers
 from tidelog.records.columns.rows import (
     Group,
     RowBounds,
@@ -24,7 +24,6 @@ from tidelog.records.columns.rows import (
     find_corrupt,
     grouped,
 )
-from tidelog.records.columns.varints import Integers, Octets
 from tidelog.records.record import CorruptRecordError
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -81,9 +80,6 @@ class ColumnarDecoder:
         if not arrays:
             raise ValueError("no column is requested")
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-# -- columns
 
 
 def _key(decoder: ColumnarDecoder, group: Group, data: Octets, rows: Rows) -> pa.Array:

@@ -7,14 +7,21 @@ key, value_length varint, value, header_count varint, headers`. See tidelog.reco
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tidelog.records.columns.varints import Integers, Octets, UnreadableVarintError, read_varints
 from tidelog.records.record import CorruptRecordError
 from tidelog.records.record_walk import find_ends
 from tidelog.records.varint import CorruptVarintError, read_varint
+
+_MAX_BITS: Final = 70
+_ONE: Final = np.uint64(1)
+_LOW_BITS: Final = np.uint64(0x7F)
+
+# These are NDArray[np.int64] and NDArray[np.uint8]. The aliases let mypy check the code without NumPy.
+Integers: TypeAlias = Any
+Octets: TypeAlias = Any
 
 MAX_HEADERS: Final = 10_000
 """The number of headers of a record that are decoded."""
@@ -224,3 +231,41 @@ def _walk_headers_of_one(
     except CorruptVarintError as error:
         raise CorruptRecordError("a record's headers are cut off") from error
     return key_starts, key_lengths, value_starts, value_lengths, position
+
+
+class UnreadableVarintError(ValueError):
+    """A varint has more than 10 bytes."""
+
+
+def read_varints(data: Octets, positions: Integers) -> tuple[Integers, Integers]:
+    """Returns (values, positions after them) of the varints at `positions`.
+
+    The caller checks the bounds. Beyond the end of `data`, the last byte is read repeatedly. Raises
+    UnreadableVarintError.
+    """
+    octets = data.take(positions, mode="clip")
+    zigzag = octets.astype(np.uint64)
+    behind = positions + 1
+    rest = np.flatnonzero(octets > 0x7F)
+    if rest.size:
+        zigzag &= _LOW_BITS
+        shift = 7
+        whole = rest.size == octets.size
+        while rest.size:
+            if shift >= _MAX_BITS:
+                raise UnreadableVarintError("a varint is longer than 64 bits")
+            # In the common case, all varints have two bytes, and the rest need not be gathered.
+            octets = data.take(behind if whole else behind[rest], mode="clip")
+            part = (octets & 0x7F).astype(np.uint64) << np.uint64(shift)
+            if whole:
+                zigzag |= part
+                behind += 1
+            else:
+                zigzag[rest] |= part
+                behind[rest] += 1
+            more = octets > 0x7F
+            whole = whole and bool(more.all())
+            rest = rest[more]
+            shift += 7
+    values = (zigzag >> _ONE) ^ (np.uint64(0) - (zigzag & _ONE))
+    return values.view(np.int64), behind

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tidelog.records.batch import BatchHeader, Buffer, CorruptBatchError
-from tidelog.records.columns.record_places import RecordPlaces, find_records
-from tidelog.records.columns.varints import Integers, Octets
+from tidelog.records.columns.record_places import Integers, Octets, RecordPlaces, find_records
 from tidelog.records.record import check_headers, records_of, scan_records
 
 GROUP_BYTES: Final = 8 * 1024 * 1024

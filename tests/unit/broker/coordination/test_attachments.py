@@ -224,7 +224,7 @@ def test_records_on_the_whole_isr_are_committed(lab: InMemoryBroker) -> None:
 
 def follower_has(lab: InMemoryBroker, shard: ShardId, offset: int) -> None:
     replica = lab.broker.hosted.leader_replica(*shard.topic_partition)
-    replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, lab.clock.monotonic_ms()))
+    replica.step(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, lab.clock.monotonic_ms()))
 
 
 def test_a_new_leader_epoch_loses_the_shard(lab: InMemoryBroker) -> None:

@@ -303,7 +303,7 @@ def test_an_answer_is_held_until_its_records_are_replicated(lab: InMemoryBroker)
     assert [asked.answer is None for asked in (first, second, third)] == [True, True, False]
     replica = lab.broker.hosted.leader_replica(*shard.topic_partition)
     for offset, still in ((1, [True, False]), (2, [True, False]), (3, [False, False])):
-        replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, 0))
+        replica.step(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, 0))
         assert [asked.answer is None for asked in (first, second)] == still
 
 

@@ -103,9 +103,9 @@ def test_a_marker_counts_when_it_is_replicated(lab: InMemoryBroker) -> None:
     coordinator = ScriptedCoordinator(lab)
     coordinator.say(WriteMarkers(1, (marker(TopicPartition("t", 0)),)))
     replica = lab.broker.hosted.leader_replica("t", 0)
-    replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, 2, 0, 0))
+    replica.step(FollowerFetched(OTHER_BROKER_ID, 11, 2, 0, 0))
     assert not coordinator.sent
-    replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, 3, 0, 0))
+    replica.step(FollowerFetched(OTHER_BROKER_ID, 11, 3, 0, 0))
     assert coordinator.take_one(MarkersWritten).errors == ((ErrorCode.NONE,),)
 
 

@@ -127,7 +127,7 @@ class History:
         core = replica.core
         if core.is_leader:
             offset = self.random.randint(core.high_watermark, core.log_end_offset)
-            replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, 0))
+            replica.step(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, 0))
 
     def new_owner(self) -> None:
         if len(self.owners) < 4:

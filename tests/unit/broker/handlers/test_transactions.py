@@ -153,7 +153,7 @@ def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     replica = lab.broker.hosted.leader_replica("t", 0)
     assert replica.core.log_end_offset == 1 and not context.answers
     fetched = FollowerFetched(OTHER_BROKER_ID, 11, 1, 0, 0)
-    replica.follower_fetched(fetched)
+    replica.step(fetched)
     (answer,) = context.answers
     (part,) = answer.responses[0].partition_responses
     assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)

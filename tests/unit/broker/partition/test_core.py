@@ -46,7 +46,7 @@ def leading(
     epoch: int = 0, isr: tuple[int, ...] = (ME,), replicas: tuple[int, ...] | None = None
 ) -> PartitionCore:
     core = new_core()
-    core.step(LeaderAndIsrReceived(ME, epoch, 0, isr, replicas or isr, 0, NOW))
+    core.step(LeaderAndIsrReceived(ME, epoch, 0, isr, replicas or isr, NOW))
     return core
 
 
@@ -68,14 +68,14 @@ def append(core: PartitionCore, header: BatchHeader, acks: int = -1) -> list[obj
 
 def test_a_new_leader_persists_the_start_of_its_epoch_before_it_appends() -> None:
     core = new_core(log_end_offset=7, high_watermark=5)
-    effects = core.step(LeaderAndIsrReceived(ME, 3, 0, (ME,), (ME,), 7, NOW))
+    effects = core.step(LeaderAndIsrReceived(ME, 3, 0, (ME,), (ME,), NOW))
     assert effects == [PersistLeaderEpochs(), AdvanceHighWatermark(7)]
     assert [tuple(entry) for entry in core.leader_epochs] == [(3, 7)]
 
 
 def test_an_outdated_command_changes_nothing() -> None:
     core = leading(epoch=4)
-    assert core.step(LeaderAndIsrReceived(OTHER, 3, 0, (OTHER,), (ME, OTHER), 0, NOW)) == []
+    assert core.step(LeaderAndIsrReceived(OTHER, 3, 0, (OTHER,), (ME, OTHER), NOW)) == []
     assert core.is_leader and core.leader_epoch == 4
 
 
@@ -173,7 +173,6 @@ events = st.one_of(
         partition_epoch=st.integers(0, 4),
         isr=st.sampled_from([(ME,), (ME, OTHER), (OTHER,)]),
         replicas=st.just((ME, OTHER)),
-        log_end_offset=st.just(0),
     ),
     st.builds(
         ProduceReceived,

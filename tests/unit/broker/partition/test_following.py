@@ -51,9 +51,7 @@ def core_with(
 
 
 def follow(core: PartitionCore, epoch: int) -> list[Effect]:
-    event = LeaderAndIsrReceived(
-        LEADER, epoch, epoch * 10, (ME, LEADER), (ME, LEADER), core.log_end_offset, NOW
-    )
+    event = LeaderAndIsrReceived(LEADER, epoch, epoch * 10, (ME, LEADER), (ME, LEADER), NOW)
     return core.step(event)
 
 
@@ -213,21 +211,21 @@ def test_a_log_that_ends_above_the_leaders_end_asks() -> None:
 
 def test_a_repeated_command_changes_nothing() -> None:
     core = following([(6, 0)], 10, 6)
-    event = LeaderAndIsrReceived(LEADER, 6, 61, (LEADER,), (ME, LEADER), 10, NOW)
+    event = LeaderAndIsrReceived(LEADER, 6, 61, (LEADER,), (ME, LEADER), NOW)
     assert core.step(event) == []
     assert core.fetch_state is FetchState.FETCHING and core.in_sync_replicas == (LEADER,)
 
 
 def test_a_leader_does_not_fetch() -> None:
     core = following([(6, 0)], 10, 6)
-    core.step(LeaderAndIsrReceived(ME, 7, 70, (ME,), (ME, LEADER), 10, NOW))
+    core.step(LeaderAndIsrReceived(ME, 7, 70, (ME,), (ME, LEADER), NOW))
     assert core.fetch_state is FetchState.NONE and core.is_leader
     assert core.step(EpochDiverged(6, 1, 5)) == []
 
 
 def test_the_leader_reports_where_logs_diverge() -> None:
     core = core_with([(1, 0), (4, 7)], 10)
-    core.step(LeaderAndIsrReceived(ME, 6, 60, (ME, LEADER), (ME, LEADER), 10, NOW))
+    core.step(LeaderAndIsrReceived(ME, 6, 60, (ME, LEADER), (ME, LEADER), NOW))
     assert core.diverging_epoch(-1, 3) is None
     assert core.diverging_epoch(4, 10) is None
     assert core.diverging_epoch(1, 7) is None
@@ -265,7 +263,7 @@ def test_truncation_ends_with_a_prefix_of_the_leaders_log(logs: tuple[Log, Log, 
     """The follower also truncates no more than necessary."""
     leader_log, log, epoch = logs
     leader = core_with(_entries(leader_log), len(leader_log))
-    leader.step(LeaderAndIsrReceived(ME, epoch, 1, (ME,), (ME, 9), len(leader_log), NOW))
+    leader.step(LeaderAndIsrReceived(ME, epoch, 1, (ME,), (ME, 9), NOW))
     agreed = 0
     while agreed < min(len(leader_log), len(log)) and leader_log[agreed] == log[agreed]:
         agreed += 1

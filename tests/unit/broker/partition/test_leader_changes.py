@@ -32,7 +32,7 @@ def deposed() -> PartitionCore:
     core = PartitionCore(
         1, ProducerState(), LeaderEpochs(), log_start_offset=0, log_end_offset=0, high_watermark=0
     )
-    core.step(LeaderAndIsrReceived(1, 8, 50, (1,), REPLICAS, 0, 0))
+    core.step(LeaderAndIsrReceived(1, 8, 50, (1,), REPLICAS, 0))
     (proposal,) = core.step(FollowerFetched(3, 7, 0, 0, 0))[:1]
     assert isinstance(proposal, ProposeIsr)
     assert core.step(IsrRefused(proposal, IsrState(2, 10, (2, 3)), 58, 0)) == [StepDown()]
@@ -42,21 +42,21 @@ def deposed() -> PartitionCore:
 
 def test_a_command_of_a_newer_leader_epoch_with_an_older_partition_epoch_is_accepted() -> None:
     core = deposed()
-    core.step(LeaderAndIsrReceived(2, 10, 56, (2,), REPLICAS, 0, 0))
+    core.step(LeaderAndIsrReceived(2, 10, 56, (2,), REPLICAS, 0))
     assert (core.leader, core.leader_epoch) == (2, 10)
     assert core.is_follower
 
 
 def test_a_late_command_of_its_epoch_does_not_make_it_leader_again() -> None:
     core = deposed()
-    core.step(LeaderAndIsrReceived(1, 8, 55, (1, 3), REPLICAS, 0, 0))
+    core.step(LeaderAndIsrReceived(1, 8, 55, (1, 3), REPLICAS, 0))
     assert not core.is_leader
 
 
 def test_a_follower_has_its_own_empty_epoch_removed_from_the_disk_too() -> None:
     epochs = LeaderEpochs([EpochEntry(1, 0), EpochEntry(4, 33)])
     core = PartitionCore(2, ProducerState(), epochs, log_start_offset=0, log_end_offset=33, high_watermark=31)
-    assert core.step(LeaderAndIsrReceived(3, 6, 34, (3,), (2, 3), 33, 0)) == [AskEpochEnd(6, 4)]
+    assert core.step(LeaderAndIsrReceived(3, 6, 34, (3,), (2, 3), 0)) == [AskEpochEnd(6, 4)]
     assert core.step(EpochEndReceived(6, 4, 1, 42)) == [TruncateTo(33)]
     core.step(Truncated(0, 33))
     assert list(core.leader_epochs) == [EpochEntry(1, 0)]

@@ -58,7 +58,7 @@ def leading(
         replica_lag_time_max_ms=MAX_LAG_MS,
         replica_lag_max_messages=max_lag,
     )
-    core.step(LeaderAndIsrReceived(ME, 5, 10, isr, ALL, log_end_offset, NOW))
+    core.step(LeaderAndIsrReceived(ME, 5, 10, isr, ALL, NOW))
     return core
 
 
@@ -119,7 +119,7 @@ def test_a_single_replica_shows_records_after_its_flush() -> None:
 def test_a_new_leader_flushes_what_it_received_as_follower() -> None:
     core = leading(log_end_offset=5)
     assert core.step(FlushMessagesChanged(1)) == [FlushLog()]
-    effects = core.step(LeaderAndIsrReceived(ME, 6, 11, ALL, ALL, 5, NOW))
+    effects = core.step(LeaderAndIsrReceived(ME, 6, 11, ALL, ALL, NOW))
     assert effects == [PersistLeaderEpochs(), FlushLog()]
     fetch(core, SECOND, 5)
     assert fetch(core, THIRD, 5) == []
@@ -153,7 +153,7 @@ def test_min_isr_is_no_more_than_there_are_replicas() -> None:
         high_watermark=0,
         min_in_sync_replicas=2,
     )
-    core.step(LeaderAndIsrReceived(ME, 0, 1, (ME,), (ME,), 0, NOW))
+    core.step(LeaderAndIsrReceived(ME, 0, 1, (ME,), (ME,), NOW))
     assert append(core, 1) == [AdvanceHighWatermark(1)]
 
 
@@ -198,7 +198,7 @@ def test_the_high_watermark_does_not_advance_while_others_are_eligible_to_lead()
     controller uses another min.insync.replicas than this broker.
     """
     core = leading((ME,), min_isr=1)
-    core.step(LeaderAndIsrReceived(ME, 5, 11, (ME,), ALL, 0, NOW, (SECOND,)))
+    core.step(LeaderAndIsrReceived(ME, 5, 11, (ME,), ALL, NOW, (SECOND,)))
     assert append(core, 3) == []
     proposal = proposal_of(fetch(core, SECOND, 3))
     assert proposal.elr == ()
@@ -279,7 +279,7 @@ def test_a_leader_that_finds_a_later_epoch_in_the_store_steps_down() -> None:
     proposal = proposal_of(fetch(core, THIRD, 0))
     assert core.step(IsrRefused(proposal, IsrState(SECOND, 6, (SECOND,)), 20, NOW)) == [StepDown()]
     assert not core.is_leader
-    late = LeaderAndIsrReceived(ME, 5, 15, (ME, SECOND), ALL, 0, NOW)
+    late = LeaderAndIsrReceived(ME, 5, 15, (ME, SECOND), ALL, NOW)
     core.step(late)
     assert not core.is_leader, "an older command must not make it lead again"
 
@@ -289,7 +289,7 @@ def test_a_change_by_the_controller_ends_a_proposal_made_before() -> None:
     append(core, 1)
     fetch(core, SECOND, 1)
     proposal = proposal_of(core.step(IsrCheckDue(NOW + MAX_LAG_MS + 1)))
-    core.step(LeaderAndIsrReceived(ME, 5, 14, (ME, SECOND), ALL, 1, NOW))
+    core.step(LeaderAndIsrReceived(ME, 5, 14, (ME, SECOND), ALL, NOW))
     assert core.pending_isr == proposal
     assert core.step(IsrRefused(proposal, IsrState(ME, 5, (ME, SECOND)), 14, NOW)) == []
     assert core.pending_isr is None and core.in_sync_replicas == (ME, SECOND) and core.high_watermark == 1
@@ -298,7 +298,7 @@ def test_a_change_by_the_controller_ends_a_proposal_made_before() -> None:
 def test_an_older_write_reported_late_does_not_undo_the_controllers() -> None:
     core = leading((ME, SECOND))
     proposal = proposal_of(fetch(core, THIRD, 0))
-    core.step(LeaderAndIsrReceived(ME, 5, 14, (ME,), ALL, 0, NOW))
+    core.step(LeaderAndIsrReceived(ME, 5, 14, (ME,), ALL, NOW))
     core.step(IsrWritten(proposal, 12))
     assert core.in_sync_replicas == (ME,) and core.partition_epoch == 14
 

@@ -43,7 +43,7 @@ def partition(leader: int, isr: tuple[int, ...] = (ME,), min_isr: int = 1) -> Pa
         high_watermark=0,
         min_in_sync_replicas=min_isr,
     )
-    core.step(LeaderAndIsrReceived(leader, 0, 0, isr, (ME, OTHER), 0, NOW))
+    core.step(LeaderAndIsrReceived(leader, 0, 0, isr, (ME, OTHER), NOW))
     return core
 
 
@@ -58,7 +58,7 @@ def produce(core: PartitionCore, header: BatchHeader, now_ms: int = NOW) -> Erro
 
 
 def lead(core: PartitionCore) -> None:
-    core.step(LeaderAndIsrReceived(ME, 1, 1, (ME,), (ME, OTHER), core.log_end_offset, NOW))
+    core.step(LeaderAndIsrReceived(ME, 1, 1, (ME,), (ME, OTHER), NOW))
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, MOST_IN_FLIGHT), st.data())
@@ -99,11 +99,11 @@ def test_a_batch_that_arrived_through_another_leader_is_not_awaited() -> None:
     """Leadership is lost and regained while the refusal is remembered."""
     core = partition(ME)
     assert produce(core, batch(0)) is ErrorCode.NONE
-    core.step(LeaderAndIsrReceived(OTHER, 1, 1, (OTHER, ME), (ME, OTHER), 1, NOW))
+    core.step(LeaderAndIsrReceived(OTHER, 1, 1, (OTHER, ME), (ME, OTHER), NOW))
     assert produce(core, batch(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     stored = [batch(sequence)._replace(base_offset=sequence) for sequence in (1, 2)]
     core.step(ReceivedAppended(stored, 3, 0, NOW))
-    core.step(LeaderAndIsrReceived(ME, 2, 2, (ME, OTHER), (ME, OTHER), 3, NOW))
+    core.step(LeaderAndIsrReceived(ME, 2, 2, (ME, OTHER), (ME, OTHER), NOW))
     assert produce(core, batch(4)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [produce(core, batch(sequence)) for sequence in (3, 4)] == [ErrorCode.NONE] * 2
 
@@ -111,7 +111,7 @@ def test_a_batch_that_arrived_through_another_leader_is_not_awaited() -> None:
 def test_batches_in_flight_while_the_isr_grows() -> None:
     core = partition(ME, (ME,), min_isr=2)
     assert produce(core, batch(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
-    core.step(LeaderAndIsrReceived(ME, 0, 1, (ME, OTHER), (ME, OTHER), 0, NOW))
+    core.step(LeaderAndIsrReceived(ME, 0, 1, (ME, OTHER), (ME, OTHER), NOW))
     assert produce(core, batch(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert produce(core, batch(0)) is ErrorCode.NONE
     assert produce(core, batch(1)) is ErrorCode.NONE

@@ -49,7 +49,7 @@ def leading(replicas: tuple[int, ...] = (ME,), *, min_isr: int = 1) -> Partition
         high_watermark=0,
         min_in_sync_replicas=min_isr,
     )
-    core.step(LeaderAndIsrReceived(ME, 5, 10, replicas, replicas, 0, NOW))
+    core.step(LeaderAndIsrReceived(ME, 5, 10, replicas, replicas, NOW))
     return core
 
 
@@ -153,8 +153,8 @@ def test_the_previous_transactions_marker_does_not_end_the_next_verification() -
 def test_a_broker_that_leads_again_has_forgotten_its_guards() -> None:
     core = leading()
     guard = verify(core, batch())
-    core.step(LeaderAndIsrReceived(OTHER, 6, 11, (ME, OTHER), (ME, OTHER), 0, NOW))
-    core.step(LeaderAndIsrReceived(ME, 7, 12, (ME,), (ME,), 0, NOW))
+    core.step(LeaderAndIsrReceived(OTHER, 6, 11, (ME, OTHER), (ME, OTHER), NOW))
+    core.step(LeaderAndIsrReceived(ME, 7, 12, (ME,), (ME,), NOW))
     assert error_of(produce(core, batch(), guard)) is ErrorCode.INVALID_TXN_STATE
 
 
@@ -273,9 +273,9 @@ def test_a_marker_is_accepted_again_until_a_new_transaction_begins() -> None:
 def test_a_marker_needs_as_many_in_sync_as_acks_all() -> None:
     assert end(leading(min_isr=1)) != ErrorCode.NOT_ENOUGH_REPLICAS
     core = leading((ME, OTHER), min_isr=2)
-    core.step(LeaderAndIsrReceived(ME, 5, 11, (ME,), (ME, OTHER), 0, NOW))
+    core.step(LeaderAndIsrReceived(ME, 5, 11, (ME,), (ME, OTHER), NOW))
     assert end(core) is ErrorCode.NOT_ENOUGH_REPLICAS
-    core.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), 0, NOW))
+    core.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), NOW))
     assert end(core) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -311,7 +311,7 @@ def test_an_owner_appends_at_its_expected_log_end_or_not_at_all() -> None:
         assert shard_append(core, [plain], at=at) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert shard_append(core, [plain], leader_epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
     assert shard_append(core, [plain], leader_epoch=6) is ErrorCode.UNKNOWN_LEADER_EPOCH
-    core.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), 0, NOW))
+    core.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), NOW))
     assert shard_append(core, [plain], leader_epoch=6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -335,7 +335,7 @@ def test_pending_offsets_of_a_transaction_limit_readers_of_the_shard() -> None:
 
 def test_a_follower_derives_the_same_state_from_fetched_batches() -> None:
     leader, follower = leading((ME, OTHER)), leading()
-    follower.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), 0, NOW))
+    follower.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), NOW))
     write(leader, batch(count=2))
     write(leader, batch(pid=8))
     end(leader, ABORT)
