@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseError
-from tidelog.cli.doctor.cluster_checks import findings_of
-from tidelog.cli.doctor.cluster_facts import FactReader
+from tidelog.cli.doctor.checks import findings_of
 from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory, partition_paths, sizes_of
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
+from tidelog.cli.doctor.fact_reader import FactReader
 from tidelog.cli.doctor.facts import (
     COULD_NOT_LOOK,
     Finding,

@@ -6,19 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.doctor.cluster_checks import (
+from tidelog.cli.doctor.checks import (
     check_answers,
+    check_certificates,
+    check_clocks,
     check_confirmed,
+    check_etcd,
     check_forecast,
     check_groups,
     check_leaders,
+    check_leases,
+    check_offline_replicas,
     check_partitions,
     check_registrations,
     check_settings,
     check_space,
     check_transactions,
-    hanging_transactions,
 )
+from tidelog.cli.doctor.fact_reader import hanging_transactions
 from tidelog.cli.doctor.facts import (
     ALL_WELL,
     COULD_NOT_LOOK,
@@ -34,13 +39,6 @@ from tidelog.cli.doctor.facts import (
     Unseen,
     exit_code,
     shortened,
-)
-from tidelog.cli.doctor.process_checks import (
-    check_certificates,
-    check_clocks,
-    check_etcd,
-    check_leases,
-    check_offline_replicas,
 )
 from tidelog.client.admin.brokers import LogDir, ReplicaSize
 from tidelog.client.admin.groups import Transaction
