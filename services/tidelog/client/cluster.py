@@ -29,9 +29,8 @@ from tidelog.client.errors import (
     raise_on_error,
     topic_error_of,
 )
-from tidelog.client.handshake import Reply, VersionRange, choose_version
 from tidelog.client.security import NO_SECURITY, ClientSecurity
-from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.connection import AsyncConnection, Reply, VersionRange, choose_version
 from tidelog.client.shell.network import Network
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog.broker.requests.apis import APIS
-from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioners import partition_for_key
+from tidelog.client.shell.connection import api_key_of
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.protocol_values import READ_COMMITTED

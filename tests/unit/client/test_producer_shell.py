@@ -16,7 +16,7 @@ from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producing.producer_batch import ProducerIdReceived
 from tidelog.client.errors import ClosedError, TopicAuthorizationError, UnknownTopicError
-from tidelog.client.handshake import Reply
+from tidelog.client.shell.connection import Reply
 from tidelog.client.shell.producing import accumulator
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery
 from tidelog.client.shell.producing.producer import Producer

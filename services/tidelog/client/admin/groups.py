@@ -19,7 +19,7 @@ from tidelog.client.errors import (
     raise_on_error,
     raise_on_group_error,
 )
-from tidelog.client.handshake import api_key_of
+from tidelog.client.shell.connection import api_key_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition

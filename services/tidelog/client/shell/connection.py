@@ -2,6 +2,8 @@
 
 Kafka's brokers answer the requests of a connection in order. A connection whose oldest request gets no
 response in time is closed, and all its requests fail: their outcomes are unknown.
+
+A connection begins with a request of the versions of the broker's APIs, and a login.
 """
 
 from __future__ import annotations
@@ -9,39 +11,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 import ssl
 import struct
 from collections import deque
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from tidelog import __version__
 from tidelog.client.address import Address, explained
 from tidelog.client.calls import Call
 from tidelog.client.errors import (
+    AuthenticationFailedError,
     ClientError,
     ConnectionLostError,
+    MechanismRefusedError,
     NoAnswerError,
     NotKafkaError,
     NotTrustedError,
     UnreachableError,
-)
-from tidelog.client.handshake import (
-    RENEWED_AT,
-    Reply,
-    Served,
-    api_key_of,
-    ask_versions,
-    begin_login,
-    choose_version,
-    decode_answer,
-    log_in,
+    UnsupportedApiError,
 )
 from tidelog.client.security import ClientSecurity
-from tidelog.wire.codec import request_encoder
-from tidelog.wire.headers import encode_request_header
+from tidelog.model.errors import ErrorCode
+from tidelog.sasl import AuthenticationError
+from tidelog.sasl.login import ClientLogin, ClientTokens
+from tidelog.sasl.scram import NONCE_BYTES
+from tidelog.wire.api_keys import ApiKey, api_spec
+from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
+from tidelog.wire.headers import decode_response_header, encode_request_header
+from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tidelog.wire.schema import Message
 
+CLIENT_SOFTWARE_NAME: Final = "tidelog"
+CLIENT_SOFTWARE_VERSION: Final[str] = __version__
+RENEWED_AT: Final = 0.85
+"""The part of a session's lifetime after which the client authenticates again (KIP-368)."""
+_ERROR_CODE: Final = struct.Struct(">h")
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """The maximum length of a frame. HTTP and TLS alerts, read as lengths, are far longer."""
 LOOK_UP_AGAIN_FOR_S: Final = 10.0
@@ -50,6 +59,25 @@ READ_BUFFER_BYTES: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
 T = TypeVar("T")
+
+
+class VersionRange(NamedTuple):
+    min_version: int
+    max_version: int
+
+
+class Served(NamedTuple):
+    """The offer of a broker: versions by API key, and the finalized levels of features."""
+
+    versions: Mapping[int, VersionRange]
+    features: Mapping[str, int]
+
+
+class Reply(NamedTuple):
+    """The frame of a response without its length, and the correlation id of the request."""
+
+    correlation_id: int
+    frame: memoryview
 
 
 class _Waiting(NamedTuple):
@@ -94,7 +122,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             try:
                 await made._connect(deadline_s)
                 async with asyncio.timeout_at(deadline_s):
-                    made.served = await ask_versions(address, partial(made.send, timeout_s=timeout_s))
+                    made.served = await made._ask_versions(timeout_s)
             except ClientError as error:
                 has_tls = security.tls is not None
                 raise await asyncio.to_thread(explained, error, address, has_tls=has_tls) from error
@@ -204,8 +232,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         self._fail(ConnectionLostError(f"the connection to {self.address} was closed"))
 
-    # -- handshake
-
     async def _connect(self, deadline_s: float) -> None:
         """Raises UnreachableError, NotTrustedError, ConnectionLostError, and TimeoutError if the handshake
         lasts too long.
@@ -237,17 +263,69 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 f"the broker {self.address} closed the connection during the TLS handshake"
             ) from error
 
+    async def _ask_versions(self, timeout_s: float) -> Served:
+        """Requests the broker's versions.
+
+        A broker that does not know our version of ApiVersions answers in version 0 (KIP-511). Raises
+        NotKafkaError, UnsupportedApiError.
+        """
+        request = ApiVersionsRequest(CLIENT_SOFTWARE_NAME, CLIENT_SOFTWARE_VERSION)
+        version = api_spec(ApiKey.API_VERSIONS).max_version
+        while True:
+            reply = await self.send(request, version, timeout_s)
+            if len(reply.frame) < _CORRELATION_ID.size + _ERROR_CODE.size:
+                raise NotKafkaError(f"the answer of {self.address} is too short for a Kafka broker")
+            (code,) = _ERROR_CODE.unpack_from(reply.frame, _CORRELATION_ID.size)
+            is_refused = code == ErrorCode.UNSUPPORTED_VERSION
+            message: ApiVersionsResponse = self.decode(request, 0 if is_refused else version, reply)
+            if not is_refused:
+                break
+            if version == 0:
+                raise UnsupportedApiError(f"the broker at {self.address} serves no version of ApiVersions")
+            known = [row.max_version for row in message.api_keys if row.api_key == ApiKey.API_VERSIONS]
+            version = min(version - 1, *known) if known else 0
+        if message.error_code:
+            raise NotKafkaError(f"{self.address} answered ApiVersions with error {message.error_code}")
+        return Served(
+            {row.api_key: VersionRange(row.min_version, row.max_version) for row in message.api_keys},
+            {row.name: row.max_version_level for row in message.finalized_features},
+        )
+
     async def _authenticate(self, timeout_s: float) -> None:
+        """Raises AuthenticationFailedError."""
         login = self._security.login
         if login is None:
             return
-        tokens = await asyncio.to_thread(begin_login, self.address, login)
-        send = partial(self.send, timeout_s=timeout_s)
-        lifetime_ms = await log_in(self.address, self.served.versions, login, tokens, send)
+        try:
+            # This may request a token from an identity provider.
+            tokens = await asyncio.to_thread(login.tokens, secrets.token_urlsafe(NONCE_BYTES))
+            lifetime_ms = await self._log_in(login, tokens, timeout_s)
+        except AuthenticationError as error:
+            raise AuthenticationFailedError(f"the login at {self.address} failed: {error}") from error
         if lifetime_ms > 0:
             self._renew_at_s = self._loop.time() + RENEWED_AT * lifetime_ms / 1000
 
-    # -- bytes
+    async def _log_in(self, login: ClientLogin, tokens: ClientTokens, timeout_s: float) -> int:
+        """Returns the lifetime of the session in milliseconds, 0 if it is unlimited. Raises
+        AuthenticationFailedError, AuthenticationError.
+        """
+        request = SaslHandshakeRequest(login.mechanism)
+        chosen: SaslHandshakeResponse = await self.call(request, timeout_s, at_least=1)
+        if chosen.error_code:
+            raise MechanismRefusedError(
+                f"{self.address} does not accept the SASL mechanism {login.mechanism}; "
+                f"it accepts {', '.join(chosen.mechanisms) or 'none'}"
+            )
+        lifetime_ms = 0
+        token: bytes | None = tokens.first()
+        while token is not None:
+            answer: SaslAuthenticateResponse = await self.call(SaslAuthenticateRequest(token), timeout_s)
+            if answer.error_code:
+                reason = answer.error_message or f"error {answer.error_code}"
+                raise AuthenticationFailedError(f"{self.address} refuses the login of {login.user}: {reason}")
+            lifetime_ms = answer.session_lifetime_ms
+            token = tokens.reply(bytes(answer.auth_bytes))
+        return lifetime_ms
 
     def _write(self, request: Message, version: int) -> None:
         if self._transport is None or self._failure is not None:
@@ -353,6 +431,47 @@ async def answer_of(connection: AsyncConnection, call: Call[T], timeout_s: float
     """Sends a request and returns what the response means. Raises KafkaError, ClientError."""
     answer = await connection.call(call.request, timeout_s, at_least=call.at_least, at_most=call.at_most)
     return call.read(answer)
+
+
+def api_key_of(request: Message) -> int:
+    return cast("int", request.API_KEY)  # type: ignore[attr-defined]  # only requests have one
+
+
+def choose_version(
+    served: Mapping[int, VersionRange],
+    address: Address,
+    api_key: int,
+    *,
+    at_least: int = 0,
+    at_most: int | None = None,
+) -> int:
+    """Returns the newest version within the bounds that both sides know. Raises UnsupportedApiError."""
+    spec = api_spec(api_key)
+    found = served.get(api_key)
+    if found is None:
+        raise UnsupportedApiError(f"the broker at {address} does not serve {spec.name}")
+    newest = min(found.max_version, spec.max_version, spec.max_version if at_most is None else at_most)
+    oldest = max(found.min_version, spec.min_version, at_least)
+    if newest < oldest:
+        raise UnsupportedApiError(
+            f"the broker at {address} serves {spec.name} {found.min_version} to "
+            f"{found.max_version}, but this command needs {max(spec.min_version, at_least)} or newer"
+        )
+    return newest
+
+
+def decode_answer(
+    address: Address, api_key: int, version: int, reply: Reply
+) -> Any:  # each API has its class
+    """Returns the message of a response. Raises NotKafkaError."""
+    try:
+        correlation_id, position = decode_response_header(reply.frame, 0, api_key, version)
+        message = response_decoder(api_key, version)(reply.frame, position)[0]
+    except MalformedMessageError as error:
+        raise NotKafkaError(f"the response of {address} can't be decoded: {error}") from error
+    if correlation_id != reply.correlation_id:
+        raise NotKafkaError(f"{address} answered request {correlation_id} instead of {reply.correlation_id}")
+    return message
 
 
 async def _connected(address: Address) -> socket.socket:

@@ -30,8 +30,7 @@ from tidelog.client.core.producing.producer_batch import (
 )
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import ClientError, ClosedError, request_error
-from tidelog.client.handshake import Reply
-from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.connection import AsyncConnection, Reply
 from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.delivery import finished
