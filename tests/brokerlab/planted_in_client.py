@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from tidelog.client.core.consuming.assigned_partitions import AssignedPartitions
 from tidelog.client.core.consuming.consumed_partition import ConsumedPartition, OffsetToCommit
-from tidelog.client.core.consuming.consumer import ConsumerCore
 from tidelog.client.core.consuming.consumer_events import AcknowledgeType, ShareSession
 from tidelog.client.core.consuming.membership import ConsumerMembership
 from tidelog.client.core.consuming.share_consumer import ShareConsumerCore
@@ -117,15 +117,15 @@ def batches_in_flight_counted() -> Iterator[None]:
 @contextlib.contextmanager
 def commit_before_delivery() -> Iterator[None]:
     """A commit stores the position, although the application has not dealt with the last records."""
-    original = ConsumerCore.commitable
+    original = AssignedPartitions.commitable
 
     def commitable(
-        core: ConsumerCore, places: Iterable[TopicPartition] | None = None
+        partitions: AssignedPartitions, places: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetToCommit]:
-        core.finish_delivered()
-        return original(core, places)
+        partitions.finish_delivered()
+        return original(partitions, places)
 
-    with patch.object(ConsumerCore, "commitable", commitable):
+    with patch.object(AssignedPartitions, "commitable", commitable):
         yield
 
 
@@ -143,7 +143,7 @@ def commit_of_fetched() -> Iterator[None]:
 @contextlib.contextmanager
 def revoked_partitions_kept() -> Iterator[None]:
     """The member says that it gave up partitions, and goes on to deliver their records."""
-    with patch.object(ConsumerCore, "_remove", lambda core, place: None):
+    with patch.object(AssignedPartitions, "remove", lambda partitions, place: None):
         yield
 
 

@@ -286,7 +286,7 @@ class ModelGroup(VirtualTime):
             if self._epoch_moves(application) and attempts:
                 self.at(RETRY_MS, lambda: self._revoke(application, effect, attempts - 1))
                 return
-            self._commit(application, application.core.commitable(effect.partitions))
+            self._commit(application, application.core.partitions.commitable(effect.partitions))
         self.at(self._delay(), lambda: self._step(application, RevocationDone(effect.step)))
 
     def _epoch_moves(self, application: Application) -> bool:
@@ -307,7 +307,7 @@ class ModelGroup(VirtualTime):
                     f"{place} was committed up to {offset}, but nobody dealt with {earlier}"
                 )
             self.committed[place.partition] = offset
-        application.core.committed(offsets)
+        application.core.partitions.committed(offsets)
 
     def _heartbeat(self, application: Application, heartbeat: Heartbeat) -> HeartbeatAnswered:
         self._expire()

@@ -290,7 +290,7 @@ def test_a_commit_of_an_earlier_membership_does_not_stand_for_one_of_this_one(pr
     ClientParts(consumer).calls.coordinator = coordinator
     asyncio.run(consumer.commit({PLACE: 5}))
     assert len(coordinator.commits) == 1
-    assert core.commitable() == {PLACE: OffsetToCommit(5)}
+    assert core.partitions.commitable() == {PLACE: OffsetToCommit(5)}
 
 
 @pytest.mark.parametrize("is_known", [True, False])

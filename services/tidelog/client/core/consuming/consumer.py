@@ -1,25 +1,23 @@
-"""The core of a consumer: its partitions and positions, what to fetch, and its membership in a group.
+"""The core of a consumer: the application's calls, the steps of its membership in a group, and commits.
 
-`step` takes an event and `poll` the time; both return effects. The application's calls of the shell's `poll`
-are events, too, because partitions are given up only while the application waits for records: then it has
-dealt with all that it got.
+`step` takes an event and `poll` the time; both return effects. `Positions` looks up positions and checks
+them, and `Fetcher` fetches from there. The application's calls of the shell's `poll` are events, too, because
+partitions are given up only while the application waits for records: then it has dealt with all that it got.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from tidelog.client.core.cluster_view import (
     ClusterView,
-    EpochEnd,
     MetadataReceived,
     MetadataSchedule,
     TopicProblems,
 )
+from tidelog.client.core.consuming.assigned_partitions import AssignedPartitions, ConsumerState
 from tidelog.client.core.consuming.classic_membership import (
     ClassicMembership,
     GroupHeartbeatAnswered,
@@ -28,42 +26,33 @@ from tidelog.client.core.consuming.classic_membership import (
 )
 from tidelog.client.core.consuming.consumed_partition import (
     ConsumedPartition,
-    FetchedBatches,
-    OffsetToCommit,
     PositionState,
 )
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
 from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
-    CheckPositions,
     CommitConsumed,
     CommittedFound,
     Effect,
     Event,
     FetchAnswered,
-    FetchedPartition,
     FetchFailed,
-    FetchSession,
     GroupRequestFailed,
     LeaveGroup,
-    LookUpCommitted,
     LookupFailed,
-    LookUpOffsets,
     MetadataFailed,
     OffsetsFound,
     PartitionsAssigned,
-    PositionCheck,
     PositionsChecked,
     RecordsReady,
     RequestMetadata,
     RevocationDone,
     RevokePartitions,
-    SendFetch,
     SendGroupRequest,
     TopicReplaced,
     TopicsMissing,
-    TruncationFound,
 )
+from tidelog.client.core.consuming.fetcher import Fetcher
 from tidelog.client.core.consuming.membership import (
     ConsumerMembership,
     GroupPartition,
@@ -71,13 +60,13 @@ from tidelog.client.core.consuming.membership import (
     Membership,
     MemberState,
 )
+from tidelog.client.core.consuming.positions import Positions
 from tidelog.client.core.consuming.records import ConsumerRecord
 from tidelog.client.core.settings import ConsumerSettings
-from tidelog.client.errors import LogTruncationError, OffsetOutOfRangeError, request_error
+from tidelog.client.errors import request_error
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
-from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.records.batch import iterate_headers
+from tidelog.model.protocol_values import NO_LEADER
+from tidelog.model.topics import TopicPartition
 
 T = TypeVar("T")
 
@@ -85,33 +74,8 @@ FULL_POLL_EACH_MS: Final = 50
 """A consumer that always finds records reconciles its assignment and fetches at least this often."""
 ERROR_ATTEMPTS: Final = 2
 """The attempts for which a partition backs off after the application got its error."""
-PREFERRED_REPLICA_MS: Final = 300_000
-"""The time for which a consumer fetches from a closer replica before it asks the leader again (KIP-392)."""
-_METADATA_ERRORS: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-    }
-)
 _TOPIC_REFUSALS: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
 """The errors of metadata that no repetition cures. The next poll raises them for assigned partitions."""
-_SESSION_ERRORS: Final = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
-"""After these errors the consumer opens another session at once."""
 
 
 class ConsumerCore:
@@ -120,9 +84,14 @@ class ConsumerCore:
     def __init__(self, settings: ConsumerSettings, *, jitter: Callable[[], float]) -> None:
         self.settings = settings
         self.view: ClusterView = ClusterView()
-        self.partitions: dict[TopicPartition, ConsumedPartition] = {}
-        self._generations = count()
+        self.partitions: AssignedPartitions = AssignedPartitions()
+        self._turn = self.partitions.turn
+        self._delivered = self.partitions.delivered
         self._backoff = settings.retry_backoff(jitter)
+        self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
+        state = ConsumerState(settings, self._backoff, self.view, self.partitions, self._metadata)
+        self._positions = Positions(state)
+        self._fetcher = Fetcher(state, self._positions)
         self.membership: Membership | None = None
         if settings.group_id is not None and settings.is_classic:
             self.membership = ClassicMembership(settings, self._backoff)
@@ -142,30 +111,15 @@ class ConsumerCore:
         self._last_step = 0
         self.last_poll_ms: int = 0
         self._next_full_poll_ms = 0
-        self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int], int, Mapping[str, UUID]]] = {}
-        """The broker of each fetch in flight, the generations of its partitions, the view's `ended_topics`
-        when it was sent, and the ids of its topics."""
         self._found_topics = 0
         """The view's `found_topics` when the core last compared the ids of topics."""
-        self._busy_nodes: set[int] = set()
-        self._last_request_id = 0
-        self._sessions: dict[int, FetchSession] = {}
-        """The fetch session with each broker."""
         self.problems: TopicProblems = TopicProblems()
-        self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._next_commit_ms: int | None = None
-        self._committed: dict[TopicPartition, int] = {}
         self.is_drained: bool = False
         """Whether the application has got the last record of a fetch since the core last sent fetches."""
-        self._turn: list[ConsumedPartition] = []
-        """The partitions with records or an error for the application."""
-        self._delivered: dict[ConsumedPartition, None] = {}
-        """The partitions whose positions have moved since the application last asked."""
         self._is_telling_assignment = False
         self._assigned: dict[GroupPartition, TopicPartition] = {}
         """The names of the partitions that the group gave. Metadata may forget a topic before the group."""
-
-    # -- the application's calls
 
     def subscribe(self, topics: tuple[str, ...], pattern: str | None, now_ms: int) -> None:
         """Raises ValueError if a classic group's pattern is no regular expression."""
@@ -179,9 +133,9 @@ class ConsumerCore:
         """Replaces the partitions of a consumer that chooses them itself."""
         wanted = dict.fromkeys(places)
         for place in [place for place in self.partitions if place not in wanted]:
-            self._remove(place)
+            self.partitions.remove(place)
         for place in wanted:
-            self._add(place)
+            self.partitions.add(place)
         self.topics = tuple(dict.fromkeys(place.topic for place in wanted))
         self.problems = TopicProblems()
         self._metadata.is_needed = True
@@ -191,7 +145,7 @@ class ConsumerCore:
         self.topics, self.pattern = (), None
         self.problems = TopicProblems()
         for place in list(self.partitions):
-            self._remove(place)
+            self.partitions.remove(place)
         if self.membership is not None:
             if self._is_telling_slowness:
                 self.is_removed_for_slowness = False
@@ -219,7 +173,7 @@ class ConsumerCore:
         self.is_polling = True
         self.last_poll_ms = now_ms
         self._next_full_poll_ms = now_ms + FULL_POLL_EACH_MS
-        self.finish_delivered()
+        self.partitions.finish_delivered()
         effects: list[Effect] = []
         if self.is_removed_for_slowness and not self._is_telling_slowness:
             effects.append(self._revoke(self._lost, is_lost=True))
@@ -232,17 +186,12 @@ class ConsumerCore:
         if now_ms >= self._next_full_poll_ms:
             return False
         self.last_poll_ms = now_ms
-        self.finish_delivered()
+        self.partitions.finish_delivered()
         return True
 
     def end_poll(self, now_ms: int) -> None:
         self.is_polling = False
         self.last_poll_ms = now_ms
-
-    def finish_delivered(self) -> None:
-        """Counts all delivered records as processed, because the application asks for more."""
-        while self._delivered:
-            self._delivered.popitem()[0].finish_delivered()
 
     def take(self, most: int, *, raises: bool = True) -> list[ConsumerRecord[Any, Any]] | None:
         """Returns up to `most` fetched records of one partition, None if there are none. Raises KafkaError of
@@ -296,95 +245,23 @@ class ConsumerCore:
                 self._turn.append(partition)  # its next fetch waits behind those of other partitions
         return None
 
-    def commitable(
-        self, places: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, OffsetToCommit]:
-        """Returns the offsets up to which records are processed but not committed."""
-        chosen = self.partitions.values() if places is None else self._known(places)
-        return {
-            partition.place: OffsetToCommit(partition.consumed, partition.consumed_epoch, partition.topic_id)
-            for partition in chosen
-            if partition.state is PositionState.KNOWN
-            and self._committed.get(partition.place) != partition.consumed
-        }
-
-    def chosen_to_commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetToCommit]:
-        """Returns the offsets that the application wants to commit, as ones of the topics whose records it
-        got.
-        """
-        topic_ids = {
-            partition.place: partition.delivered_topic_id or partition.topic_id
-            for partition in self._known(offsets)
-        }
-        return {
-            place: OffsetToCommit(offset, topic_id=topic_ids.get(place)) for place, offset in offsets.items()
-        }
-
-    def committed(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
-        """A commit was stored."""
-        for place, (offset, _, topic_id) in offsets.items():
-            if place in self.partitions and topic_id in (None, self.partitions[place].topic_id):
-                self._committed[place] = offset
-
-    def pause(self, places: Iterable[TopicPartition]) -> None:
-        for partition in self._known(places):
-            partition.is_paused = True
-
-    def resume(self, places: Iterable[TopicPartition]) -> None:
-        for partition in self._known(places):
-            partition.is_paused = False
-            if partition.fetched:
-                self._wait_turn(partition)
-
-    def _known(self, places: Iterable[TopicPartition]) -> list[ConsumedPartition]:
-        return [self.partitions[place] for place in places if place in self.partitions]
-
-    def _unchanged(self, generations: Mapping[TopicPartition, int]) -> list[ConsumedPartition]:
-        """Returns the partitions to whose positions a response applies. The application may have sought, or
-        the partition may have been another member's since the request.
-        """
-        return [
-            partition
-            for partition in self._known(generations)
-            if partition.generation == generations[partition.place]
-        ]
-
-    def _add(self, place: TopicPartition) -> None:
-        if place not in self.partitions:
-            self.partitions[place] = ConsumedPartition(place, self._generations)
-
-    def _remove(self, place: TopicPartition) -> None:
-        partition = self.partitions.pop(place, None)
-        self._committed.pop(place, None)
-        if partition is not None:
-            partition.fetched.clear()
-            if partition in self._turn:
-                self._turn.remove(partition)
-
-    def _wait_turn(self, partition: ConsumedPartition) -> None:
-        if partition not in self._turn and not partition.is_revoked:
-            self._turn.append(partition)
-
-    # -- events
-
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Takes an event and returns what follows."""
         effects: list[Effect] = []
         self._compare_topics(effects)
         match event:
             case FetchAnswered():
-                self._fetched(event, now_ms, effects)
+                self._fetcher.answered(event, now_ms, effects)
             case FetchFailed():
-                self._fetch_failed(event, now_ms)
+                self._fetcher.failed(event, now_ms)
             case CommittedFound():
-                self._found_committed(event, effects)
-            case OffsetsFound(request, found):
-                for partition in self._unchanged(request.generations):
-                    partition.seek(found[partition.place], topic_id=partition.topic_id)
+                self._positions.found_committed(event, effects)
+            case OffsetsFound():
+                self._positions.found_offsets(event)
             case PositionsChecked():
-                self._checked(event, now_ms, effects)
+                self._positions.checked(event, now_ms, effects)
             case LookupFailed():
-                self._lookup_failed(event, now_ms, effects)
+                self._positions.lookup_failed(event, now_ms, effects)
             case MetadataReceived():
                 self._take_metadata(event, now_ms, effects)
             case MetadataFailed():
@@ -400,177 +277,11 @@ class ConsumerCore:
                 self.membership.failed(request, now_ms)
             case AssignmentDone(places):
                 self._is_telling_assignment = False
-                for partition in self._known(places):
+                for partition in self.partitions.known(places):
                     partition.is_being_assigned = False
             case RevocationDone():
                 self._revocation_done(event, now_ms)
         return effects + self.poll(now_ms)
-
-    def _fetched(self, event: FetchAnswered, now_ms: int, effects: list[Effect]) -> None:
-        node_id, generations, ended_topics, topic_ids = self._fetches.pop(event.request_id)
-        self._busy_nodes.discard(node_id)
-        if event.error_code:
-            self._sessions[node_id].refused(event.error_code)
-            self._metadata.is_needed |= event.error_code not in _SESSION_ERRORS - _METADATA_ERRORS
-        else:
-            self._sessions[node_id].answered(event.session_id)
-        has_news = False
-        for partition, generation in generations.items():
-            place = partition.place
-            partition.is_fetching = False
-            if self.partitions.get(place) is not partition:
-                continue
-            answer = event.partitions.get(place)
-            if partition.generation != generation or partition.state is not PositionState.KNOWN:
-                continue
-            if answer is None:
-                if event.error_code and event.error_code not in _SESSION_ERRORS:
-                    partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
-                continue
-            if answer.leader is not None:
-                self.view.learn_leader(place, answer.leader, ended_topics)
-            topic_id = topic_ids.get(place.topic)
-            if place.topic in self.view.topics and self.view.topics[place.topic].topic_id != topic_id:
-                continue  # the answer is about an earlier topic of the name
-            if not answer.error_code and topic_id != ZERO_TOPIC_ID:
-                partition.topic_id = topic_id
-            has_news |= self._take_answer(partition, answer, node_id, now_ms)
-        if has_news:
-            effects.append(RecordsReady())
-
-    def _take_answer(
-        self, partition: ConsumedPartition, answer: FetchedPartition, node_id: int, now_ms: int
-    ) -> bool:
-        """Returns whether the application gets something to see."""
-        code = answer.error_code
-        if code == ErrorCode.NONE:
-            partition.high_watermark = answer.high_watermark
-            partition.last_stable_offset = answer.last_stable_offset
-            partition.log_start_offset = answer.log_start_offset
-            if answer.preferred_replica >= 0 and answer.preferred_replica != node_id:
-                if answer.preferred_replica not in self.view.nodes:
-                    self._metadata.is_needed = True
-                    partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
-                    return False
-                partition.preferred_replica = answer.preferred_replica
-                partition.preferred_until_ms = now_ms + PREFERRED_REPLICA_MS
-                return False
-            if not len(answer.records):
-                return False
-            partition.fetched.append(
-                FetchedBatches(partition.place, answer.records, partition.fetch_offset, answer.aborted)
-            )
-            partition.fetch_offset, partition.fetch_epoch = _end_of(answer.records, partition)
-            self._wait_turn(partition)
-            return True
-        partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            if partition.preferred_replica >= 0:
-                partition.preferred_replica = -1  # a follower may be behind; the leader knows
-                return False
-            if partition.fetched:
-                return False  # first deliver what was fetched
-            return self._reset_by_policy(partition)
-        partition.preferred_replica = -1
-        if code in _METADATA_ERRORS:
-            self._metadata.is_needed = True
-            return False
-        error = request_error(code, f"fetch of {partition.place}")
-        if error.is_retriable:
-            return False
-        partition.fail(error)
-        self._wait_turn(partition)
-        return True
-
-    def _checked(self, event: PositionsChecked, now_ms: int, effects: list[Effect]) -> None:
-        for partition in self._unchanged({place: each.generation for place, each in event.asked.items()}):
-            place, check = partition.place, event.asked[partition.place]
-            partition.is_checking = False
-            end = event.ends.get(place)
-            error = None if end is None else request_error(end.error_code, f"check of {place}")
-            if end is not None and not end.error_code:
-                self._compare(partition, check, end, effects)
-            elif error is None or error.is_retriable or error.code in _METADATA_ERRORS:
-                self._metadata.is_needed = True
-                partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
-            else:
-                partition.fail(error)
-                self._wait_turn(partition)
-                effects.append(RecordsReady())
-
-    def _compare(
-        self, partition: ConsumedPartition, check: PositionCheck, end: EpochEnd, effects: list[Effect]
-    ) -> None:
-        """Goes on if the leader's log contains the position, and otherwise where the logs diverge. Source:
-        `SubscriptionState.maybeCompleteValidation`.
-        """
-        is_known = end.epoch >= 0 and end.end_offset >= 0
-        if is_known and end.end_offset >= partition.fetch_offset:
-            partition.checked_epoch = check.leader_epoch
-            return
-        if partition.fetch_offset > partition.position:
-            partition.drop_fetched()  # the position itself is checked next
-            return
-        place, position = partition.place, partition.position
-        end_offset = end.end_offset if is_known else None
-        if self.settings.auto_offset_reset == "none":
-            where = "" if end_offset is None else f" from offset {end_offset} on"
-            text = f"{place} has lost records that were read before offset {position}{where}"
-            partition.fail(LogTruncationError(text, end_offset))
-            self._wait_turn(partition)
-            effects.append(RecordsReady())
-            return
-        effects.append(TruncationFound(place, position, end_offset))
-        if end_offset is None:
-            self._reset_by_policy(partition)
-        else:
-            partition.seek(end_offset, end.epoch, partition.topic_id)
-            partition.checked_epoch = check.leader_epoch
-
-    def _reset_by_policy(self, partition: ConsumedPartition) -> bool:
-        """Returns whether the application gets an error."""
-        policy = self.settings.auto_offset_reset
-        if policy == "none":
-            partition.fail(
-                OffsetOutOfRangeError(
-                    f"{partition.place} has no committed offset, or no offset {partition.position}, and "
-                    "auto.offset.reset is none"
-                )
-            )
-            self._wait_turn(partition)
-            return True
-        partition.reset(EARLIEST_TIMESTAMP if policy == "earliest" else LATEST_TIMESTAMP)
-        return False
-
-    def _fetch_failed(self, event: FetchFailed, now_ms: int) -> None:
-        node_id, generations, _, _ = self._fetches.pop(event.request_id)
-        self._busy_nodes.discard(node_id)
-        self._sessions[node_id].failed()
-        self._metadata.is_needed = True
-        for partition in generations:
-            partition.is_fetching = False
-            partition.preferred_replica = -1
-            partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
-
-    def _found_committed(self, event: CommittedFound, effects: list[Effect]) -> None:
-        for partition in self._unchanged(event.request.generations):
-            place = partition.place
-            offset, epoch = event.offsets[place]
-            if offset >= 0:
-                partition.seek(offset, epoch, partition.topic_id)
-                self._committed[place] = offset
-            elif self._reset_by_policy(partition):
-                effects.append(RecordsReady())
-
-    def _lookup_failed(self, event: LookupFailed, now_ms: int, effects: list[Effect]) -> None:
-        self._metadata.is_needed = True
-        for partition in self._unchanged(event.request.generations):
-            partition.is_looked_up = False
-            partition.not_before_ms = now_ms + self._backoff.delay_ms(2)
-            if not event.error.is_retriable:
-                partition.fail(event.error)
-                self._wait_turn(partition)
-                effects.append(RecordsReady())
 
     def _take_metadata(self, event: MetadataReceived, now_ms: int, effects: list[Effect]) -> None:
         self.view.update(event)
@@ -581,8 +292,7 @@ class ConsumerCore:
         for place, partition in self.partitions.items():
             code = self.view.errors.get(place.topic)
             if code in _TOPIC_REFUSALS and partition.state is not PositionState.FAILED:
-                partition.fail(request_error(code, f"topic '{place.topic}'"))
-                self._wait_turn(partition)
+                self.partitions.fail(partition, request_error(code, f"topic '{place.topic}'"))
                 effects.append(RecordsReady())
         is_incomplete = any(name not in self.view.topics for name in self.topics) or any(
             self.view.leader(place).leader == NO_LEADER for place in self.partitions
@@ -614,9 +324,8 @@ class ConsumerCore:
             replaced[place.topic] = None
             partition.replace_topic()
             partition.is_revoked |= is_by_id
-            self._committed.pop(place, None)
-            if partition in self._turn:
-                self._turn.remove(partition)
+            self.partitions.committed_offsets.pop(place, None)
+            self.partitions.end_turn(partition)
         effects += [TopicReplaced(topic) for topic in replaced]
 
     def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
@@ -624,9 +333,9 @@ class ConsumerCore:
         if revocation is None or revocation.step != event.step:
             return  # the membership has ended since, or the group has taken all partitions
         is_telling_slowness, self._revocation = self._is_telling_slowness, None
-        for partition in self._known(revocation.partitions):
+        for partition in self.partitions.known(revocation.partitions):
             if partition.is_revoked:  # else the application has assigned it by hand since it was lost
-                self._remove(partition.place)
+                self.partitions.remove(partition.place)
         self._assigned = {
             each: place
             for each, place in self._assigned.items()
@@ -644,8 +353,6 @@ class ConsumerCore:
         else:
             membership.revoked(now_ms)
 
-    # -- time
-
     def poll(self, now_ms: int) -> list[Effect]:
         """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""
         self.is_drained = False
@@ -653,8 +360,8 @@ class ConsumerCore:
         self._compare_topics(effects)
         if self.membership is not None and self.membership.state is not MemberState.OUTSIDE:
             self._keep_membership(self.membership, now_ms, effects)
-        self._look_up(now_ms, effects)
-        self._fetch(now_ms, effects)
+        self._positions.look_up(now_ms, effects)
+        self._fetcher.fetch(now_ms, effects)
         self._commit(now_ms, effects)
         if (self.topics or self.pattern) and self._metadata.is_due(now_ms):
             group_topics = () if self.membership is None else self.membership.group_topics
@@ -693,7 +400,7 @@ class ConsumerCore:
             self.is_removed_for_slowness = True
             self._lost = tuple(self.partitions)
             for place in self._lost:
-                self._remove(place)
+                self.partitions.remove(place)
             return
         if self.is_polling:
             self._reconcile(membership, now_ms, effects)
@@ -727,21 +434,20 @@ class ConsumerCore:
             self._assigned |= added
             places = sorted(added.values())
             for place in places:
-                self._add(place)
+                self.partitions.add(place)
             membership.take(frozenset(added), now_ms)
             if places:
                 self._is_telling_assignment = True
-                for partition in self._known(places):
+                for partition in self.partitions.known(places):
                     partition.is_being_assigned = True
                 effects.append(PartitionsAssigned(tuple(places)))
 
     def _stop_delivery(self, places: Iterable[TopicPartition], *, is_lost: bool) -> RevokePartitions:
         """Delivers no more records of these partitions, so that a commit covers all delivered ones."""
         told = tuple(places)
-        for partition in self._known(told):
+        for partition in self.partitions.known(told):
             partition.is_revoked = True
-            if partition in self._turn:
-                self._turn.remove(partition)
+            self.partitions.end_turn(partition)
         return self._revoke(told, is_lost=is_lost)
 
     def _revoke(self, places: tuple[TopicPartition, ...], *, is_lost: bool) -> RevokePartitions:
@@ -760,82 +466,6 @@ class ConsumerCore:
         self._revocation = None
         self._assigned = {}
 
-    def _look_up(self, now_ms: int, effects: list[Effect]) -> None:
-        committed: dict[TopicPartition, int] = {}
-        resetting: dict[TopicPartition, int] = {}
-        timestamps: dict[TopicPartition, int] = {}
-        for place, partition in self.partitions.items():
-            if partition.is_looked_up or partition.is_revoked or now_ms < partition.not_before_ms:
-                continue
-            if partition.state is PositionState.UNKNOWN:
-                partition.topic_id = self.view.topic_id(place.topic)
-                if self.settings.group_id is None:
-                    self._reset_by_policy(partition)
-                else:
-                    partition.is_looked_up = True
-                    committed[place] = partition.generation
-            if partition.state is PositionState.RESETTING:
-                if self.view.leader(place).leader == NO_LEADER:
-                    self._metadata.is_needed = True
-                else:
-                    partition.is_looked_up = True
-                    partition.topic_id = self.view.topic_id(place.topic)
-                    resetting[place] = partition.generation
-                    timestamps[place] = partition.reset_timestamp
-        if committed:
-            effects.append(LookUpCommitted(committed))
-        if resetting:
-            effects.append(LookUpOffsets(resetting, timestamps))
-
-    def _fetch(self, now_ms: int, effects: list[Effect]) -> None:
-        by_node: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-        checks: dict[int, dict[TopicPartition, PositionCheck]] = {}
-        for place, partition in self.partitions.items():
-            if not partition.can_fetch or now_ms < partition.not_before_ms:
-                continue
-            found = self.view.leader(place)
-            node_id = found.leader
-            if partition.needs_check(found.leader_epoch):
-                if node_id not in self.view.nodes:
-                    self._metadata.is_needed = True
-                elif not partition.is_checking:
-                    partition.is_checking = True
-                    checks.setdefault(node_id, {})[place] = PositionCheck(
-                        found.leader_epoch, partition.fetch_epoch, partition.generation
-                    )
-                continue
-            if partition.preferred_replica in self.view.nodes:
-                if now_ms < partition.preferred_until_ms:
-                    node_id = partition.preferred_replica
-                else:
-                    partition.preferred_replica = -1
-            if node_id not in self.view.nodes:
-                self._metadata.is_needed = True
-            elif node_id not in self._busy_nodes:
-                by_node.setdefault(node_id, {})[place] = (partition.fetch_offset, found.leader_epoch)
-                partition.checked_epoch = found.leader_epoch
-        effects += [CheckPositions(node_id, found) for node_id, found in checks.items()]
-        topics = self.view.topics
-        topic_ids = {
-            place.topic: topics[place.topic].topic_id
-            for offsets in by_node.values()
-            for place in offsets
-            if place.topic in topics
-        }
-        for node_id, offsets in by_node.items():
-            self._last_request_id += 1
-            session = self._sessions.setdefault(node_id, FetchSession()).request(offsets, topic_ids)
-            for place in session.read:
-                self.partitions[place].is_fetching = True
-            self._fetches[self._last_request_id] = (
-                node_id,
-                {self.partitions[place]: self.partitions[place].generation for place in session.read},
-                self.view.ended_topics,
-                session.topic_ids,
-            )
-            self._busy_nodes.add(node_id)
-            effects.append(SendFetch(self._last_request_id, node_id, offsets, session))
-
     def _commit(self, now_ms: int, effects: list[Effect]) -> None:
         if not self.settings.enable_auto_commit or self.settings.group_id is None or not self.partitions:
             self._next_commit_ms = None
@@ -845,16 +475,6 @@ class ConsumerCore:
         if now_ms < self._next_commit_ms:
             return
         self._next_commit_ms = now_ms + max(1, self.settings.auto_commit_interval_ms)
-        offsets = self.commitable()
+        offsets = self.partitions.commitable()
         if offsets:
             effects.append(CommitConsumed(offsets))
-
-
-def _end_of(records: memoryview, partition: ConsumedPartition) -> tuple[int, int]:
-    """Returns the offset after the last whole batch, and its leader epoch."""
-    end, epoch = partition.fetch_offset, partition.fetch_epoch
-    with suppress(ValueError):  # the application gets the error after the records before it
-        for _, header in iterate_headers(records):
-            if header.last_offset >= end:
-                end, epoch = header.last_offset + 1, header.partition_leader_epoch
-    return end, epoch

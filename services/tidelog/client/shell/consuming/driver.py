@@ -248,7 +248,7 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
         that it gives up.
         """
         if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
-            await self.commit_quietly(self.core.commitable())
+            await self.commit_quietly(self.core.partitions.commitable())
         places, is_lost = self.core.partitions_to_leave()
         await self.callbacks.given_up(places, is_lost=is_lost)
 
@@ -355,7 +355,7 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
     async def _revoke(self, effect: RevokePartitions) -> None:
         places, is_lost, step = effect
         if not is_lost and self.settings.enable_auto_commit:
-            await self.commit_quietly(self.core.commitable(places))
+            await self.commit_quietly(self.core.partitions.commitable(places))
         await self.callbacks.given_up(places, is_lost=is_lost)
         self._report_callback_error()
         self.step(RevocationDone(step))
@@ -393,7 +393,7 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
             await self.calls.commit(offsets, member)
         self.commit_count += 1
         if self.member().departures == member.departures:  # else another member may have committed since
-            self.core.committed(offsets)
+            self.core.partitions.committed(offsets)
 
     async def commit_quietly(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
         if not offsets:

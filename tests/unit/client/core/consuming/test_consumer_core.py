@@ -345,7 +345,7 @@ def test_a_reset_policy_goes_on_where_the_logs_diverge() -> None:
     assert TruncationFound(PLACE, 2, 1) in effects
     (fetch,) = fetches(effects)
     assert fetch.offsets[PLACE][0] == 1
-    assert core.commitable() == {PLACE: OffsetToCommit(1, 0, TOPIC_ID)}
+    assert core.partitions.commitable() == {PLACE: OffsetToCommit(1, 0, TOPIC_ID)}
 
 
 def test_a_log_without_the_epoch_is_read_from_the_reset_position() -> None:
@@ -427,7 +427,7 @@ def test_a_position_behind_a_marker_has_its_epoch(in_batches: bool) -> None:
             core.take_batch()
         else:
             core.take(500)
-    assert core.commitable() == {PLACE: OffsetToCommit(11, 2, TOPIC_ID)}
+    assert core.partitions.commitable() == {PLACE: OffsetToCommit(11, 2, TOPIC_ID)}
 
 
 def test_a_damaged_length_fails_only_its_partition() -> None:
@@ -570,21 +570,25 @@ def test_a_topic_that_was_created_again_is_read_from_the_reset_position(policy: 
 
 def test_a_topic_that_was_created_again_is_read_from_its_committed_offset() -> None:
     core, fetch = read_two(ConsumerSettings(group_id="g"))
-    assert core.chosen_to_commit({PLACE: 2}) == {PLACE: OffsetToCommit(2, topic_id=TOPIC_ID)}
+    assert core.partitions.chosen_to_commit({PLACE: 2}) == {PLACE: OffsetToCommit(2, topic_id=TOPIC_ID)}
     core.begin_poll(202)
-    earlier = core.commitable()
+    earlier = core.partitions.commitable()
     assert earlier == {PLACE: OffsetToCommit(2, 0, TOPIC_ID)}
     (lookup,) = committed_lookups(core.step(REPLACED, 203))
-    core.committed(earlier)
-    assert not core.commitable(), "an offset of the deleted topic would be committed for the new one"
+    core.partitions.committed(earlier)
+    assert not core.partitions.commitable(), (
+        "an offset of the deleted topic would be committed for the new one"
+    )
     core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer()}), 204)
     (again,) = fetches(core.step(CommittedFound(lookup, {PLACE: (7, -1)}), 205))
     assert again.offsets[PLACE][0] == 7
     core.partitions[PLACE].read_again(1)
     assert core.partitions[PLACE].position == 7, "it goes back to a record of the deleted topic"
-    assert core.chosen_to_commit({PLACE: 2}) == {PLACE: OffsetToCommit(2, topic_id=TOPIC_ID)}
+    assert core.partitions.chosen_to_commit({PLACE: 2}) == {PLACE: OffsetToCommit(2, topic_id=TOPIC_ID)}
     core.partitions[PLACE].seek(2)
-    assert core.commitable() == {PLACE: OffsetToCommit(2)}, "an earlier commit does not stand for this one"
+    assert core.partitions.commitable() == {PLACE: OffsetToCommit(2)}, (
+        "an earlier commit does not stand for this one"
+    )
 
 
 def test_the_lack_of_a_committed_offset_in_the_next_topic_is_an_error_if_the_policy_is_none() -> None:
@@ -615,10 +619,10 @@ def test_a_topic_without_ids_keeps_its_position() -> None:
 @pytest.mark.parametrize("is_answered_before", [False, True])
 def test_a_sought_position_belongs_to_the_topic_of_the_first_fetch(is_answered_before: bool) -> None:
     """An application may know of the new topic before the consumer does."""
-    core, _ = read_two(ConsumerSettings(auto_offset_reset="earliest"))
+    core, begun = read_two(ConsumerSettings(auto_offset_reset="earliest"))
     core.partitions[PLACE].seek(1)
     deleted = answer(ErrorCode.UNKNOWN_TOPIC_ID)
-    (fetch,) = fetches(core.step(FetchAnswered(core._last_request_id, 0, {}), 202))
+    (fetch,) = fetches(core.step(FetchAnswered(begun.request_id, 0, {}), 202))
     late = FetchAnswered(fetch.request_id, 0, {PLACE: answer()})
     if is_answered_before:
         core.step(FetchAnswered(fetch.request_id, 0, {PLACE: deleted}), 203)
@@ -644,7 +648,7 @@ def test_a_group_of_kip_848_reads_the_next_topic_when_it_has_assigned_it() -> No
     assert not fetches(effects) and not committed_lookups(effects)
     core.begin_poll(7)
     assert core.take(10) is None
-    assert not core.commitable()
+    assert not core.partitions.commitable()
     effects = core.poll(6_000)
     (revocation,) = revocations(core.step(heartbeat_answered(2, {(NEXT_ID, 0)}), 6_001))
     assert revocation.partitions == (PLACE,)
