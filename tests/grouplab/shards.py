@@ -358,14 +358,14 @@ class Coordinator:
         match item:
             case ForwardedToShard():
                 shard.request(item, self.line)
-            case ShardAttached() if item.attachment == shard.attachment:
+            case ShardAttached() if item.attachment == shard.log.attachment:
                 shard.attached(item)
-            case ShardRecords() if item.attachment == shard.attachment:
+            case ShardRecords() if item.attachment == shard.log.attachment:
                 for _ in shard.records_read(item):
                     pass
-            case ShardCommitted() if item.attachment == shard.attachment:
+            case ShardCommitted() if item.attachment == shard.log.attachment:
                 shard.committed(item.high_watermark)
-            case ShardLost() if item.attachment == shard.attachment:
+            case ShardLost() if item.attachment == shard.log.attachment:
                 shard.lose(item.error.name, broker_knows=True)
         self.end_turn()
         return True

@@ -18,7 +18,7 @@ from tidelog.group_coordinator.groups.offset_commits import (
     GroupPartition,
     offset_record,
 )
-from tidelog.group_coordinator.shards.shard_records import Replay
+from tidelog.group_coordinator.shards.shard_log import Replay
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

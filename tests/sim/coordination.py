@@ -197,7 +197,7 @@ class Coordination:
             shards = {} if coordinator is None else coordinator.runtime.shards
             lines += [f"  coordinator {coordinator_id}: {coordinator}"]
             lines += [
-                f"    {shard_id} {shard.state.value} epoch {shard.shard_epoch} {shard.log_end_offset}"
+                f"    {shard_id} {shard.state.value} epoch {shard.shard_epoch} {shard.log.end_offset}"
                 for shard_id, shard in shards.items()
             ]
         return lines

@@ -332,8 +332,8 @@ class CoordinatorRuntime:
             return
         session = self.sessions.get(leader.broker_id)
         if shard.state is not ShardState.WAITING:
-            is_there = session is not None and session.line is shard.line
-            if is_there and (shard.leader_epoch < 0 or leader.leader_epoch <= shard.leader_epoch):
+            is_there = session is not None and session.line is shard.log.line
+            if is_there and (shard.log.leader_epoch < 0 or leader.leader_epoch <= shard.log.leader_epoch):
                 return
             shard.lose("another broker leads its partition")
         self._cancel_retry(shard.shard_id)
@@ -411,7 +411,7 @@ class CoordinatorRuntime:
 
     def session_ended(self, session: BrokerSession) -> None:
         for shard in list(self.shards.values()):
-            if shard.line is session.line:
+            if shard.log.line is session.line:
                 shard.lose("the session with the broker ended", broker_knows=True)
         self.calls.session_ended(session.broker.broker_id)
 
@@ -464,7 +464,7 @@ class CoordinatorRuntime:
         shard = self.shards.get(item.shard)
         # A client's request that comes through a former leader may be older than answers sent since then.
         # Questions of brokers may come from any broker.
-        if shard is None or (session.line is not shard.line and not is_of_a_broker(item)):
+        if shard is None or (session.line is not shard.log.line and not is_of_a_broker(item)):
             refuse(session, item)
         elif item.traceparent and self._tracing is not None:
             self._tracing.traced(item, lambda: shard.request(item, session.line))

@@ -10,12 +10,11 @@ core.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from enum import Enum
 from functools import cache, partial
 from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -25,7 +24,6 @@ from tidelog.group_coordinator.shard_core import (
     AskShareStates,
     CancelTimer,
     ClusterImage,
-    CoordinatorRecord,
     Effect,
     EffectOutcome,
     EndTransaction,
@@ -40,13 +38,12 @@ from tidelog.group_coordinator.shard_core import (
     TrimLog,
     freed_in_steps,
 )
-from tidelog.group_coordinator.shards.shard_records import (
-    CLAIM_KEY,
-    MAX_APPEND_BYTES,
-    BatchWriter,
+from tidelog.group_coordinator.shards.shard_log import (
     Replay,
+    ReplyTo,
     ShardClaim,
-    encode_claim,
+    ShardLog,
+    claim_record,
     size_of_records,
 )
 from tidelog.kernel.instants import MonotonicMs, WallMs
@@ -57,11 +54,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.rpc.coordinator_session import (
     TOPICS_NEEDED,
     AnswerRequest,
-    AppendToShard,
     AttachShard,
-    DetachShard,
     ForwardedToShard,
-    Hold,
     ReadShard,
     SessionLine,
     ShardAttached,
@@ -95,10 +89,6 @@ room for one of the largest decisions and more.
 """
 
 _log = structlog.get_logger(__name__)
-
-
-def _nothing() -> None:
-    return
 
 
 @cache
@@ -189,21 +179,6 @@ class ShardOutlets(Protocol):
     def image(self) -> ClusterImage: ...
 
 
-class ReplyTo:
-    """The `reply_to` of a request: the session of the request, and the encoder and API of its response."""
-
-    __slots__ = ("api_key", "api_version", "encoder", "line", "request_id")
-
-    def __init__(
-        self, line: SessionLine, request_id: int, encoder: Encoder, api_key: int, api_version: int
-    ) -> None:
-        self.line = line
-        self.request_id = request_id
-        self.encoder = encoder
-        self.api_key = api_key
-        self.api_version = api_version
-
-
 class _Timer:
     """A running timer of the core. It fires at `fires_ms`, which is never later than its `deadline_ms`."""
 
@@ -215,12 +190,53 @@ class _Timer:
         self.deadline_ms = deadline_ms
 
 
-class _Held(NamedTuple):
-    """An answer or effect that the shard itself holds until the high watermark reaches `offset`."""
+class _CoreTimers:
+    """The timers of a core. `fired` is called with the key of one that has ended.
 
-    offset: int
-    release: Callable[[], None]
-    refuse: Callable[[], None] = _nothing
+    Every heartbeat and commit moves the deadline of a session. A running timer that would fire too early
+    therefore continues, and starts again when it fires.
+    """
+
+    def __init__(self, outlets: ShardOutlets, fired: Callable[[Hashable], None]) -> None:
+        self._outlets = outlets
+        self._fired = fired
+        self._running: dict[Hashable, _Timer] = {}
+
+    def change(self, timer: SetTimer | CancelTimer) -> None:
+        """Starts or stops a timer."""
+        key = timer.key
+        known = self._running.get(key)
+        if isinstance(timer, CancelTimer):
+            if known is not None:
+                del self._running[key]
+                known.handle.cancel()
+            return
+        deadline_ms = MonotonicMs(self._outlets.monotonic_ms() + timer.delay_ms)
+        if known is not None:
+            if known.fires_ms <= deadline_ms:
+                known.deadline_ms = deadline_ms
+                return
+            known.handle.cancel()
+        self._start(key, deadline_ms, timer.delay_ms)
+
+    def clear(self) -> None:
+        for timer in self._running.values():
+            timer.handle.cancel()
+        self._running.clear()
+
+    def _start(self, key: Hashable, deadline_ms: MonotonicMs, delay_ms: int) -> None:
+        handle = self._outlets.call_after(lambda: self._ended(key), delay_ms)
+        self._running[key] = _Timer(handle, deadline_ms)
+
+    def _ended(self, key: Hashable) -> None:
+        timer = self._running.pop(key, None)
+        if timer is None:
+            return
+        remaining_ms = timer.deadline_ms - self._outlets.monotonic_ms()
+        if remaining_ms > 0:
+            self._start(key, timer.deadline_ms, remaining_ms)
+        else:
+            self._fired(key)
 
 
 class Shard:
@@ -237,47 +253,40 @@ class Shard:
         self.shard_id = shard_id
         self.shard_epoch = shard_epoch
         self.state = ShardState.WAITING
-        self.attachment = -1
-        self.line: SessionLine | None = None
+        self.log = ShardLog()
         self.core: ShardCore | None = None
-        self.leader_epoch = -1
-        self.log_end_offset = -1
-        """The log end with the records that are not sent yet."""
-        self.high_watermark = -1
         self.attempts = 0
         """The number of attachments since the shard last served."""
-        self._coordinator_id = coordinator_id
+        self._claim_record = claim_record(ShardClaim(shard_epoch, coordinator_id))
         self._make_core = make_core
         self._outlets = outlets
         self._replay: Replay | None = None
-        self._writer = BatchWriter()
-        self._answers: list[tuple[SessionLine, AnswerRequest]] = []
         self._answering: set[ReplyTo] = set()
         """The requests whose answers are being made in steps."""
-        self._held: deque[_Held] = deque()
-        self._timers: dict[Hashable, _Timer] = {}
+        self._timers = _CoreTimers(outlets, self._timer_fired)
         self._image_version = -1
         self._load_began_ms = MonotonicMs(0)
 
     def attach(self, line: SessionLine, attachment: int) -> None:
         """Attaches over the session of the broker that should lead the partition."""
         self._enter(ShardState.ATTACHING)
-        self.line, self.attachment, self.leader_epoch = line, attachment, -1
+        self.log.attach(line, attachment)
         self.attempts += 1
         line.send(AttachShard(attachment, self.shard_id, self.shard_epoch))
 
     def attached(self, item: ShardAttached) -> None:
         if self.state is not ShardState.ATTACHING:
             return
-        self.leader_epoch = item.leader_epoch
-        self.high_watermark = item.high_watermark
-        self.log_end_offset = item.log_start_offset
+        log = self.log
+        log.leader_epoch = item.leader_epoch
+        log.high_watermark = item.high_watermark
+        log.end_offset = item.log_start_offset
         self.core = self._make_core(self.shard_id, self.shard_epoch)
         self._replay = Replay(self.shard_id, self.core)
         self._load_began_ms = self._outlets.monotonic_ms()
         self._enter(ShardState.LOADING)
         if item.log_start_offset >= item.log_end_offset:
-            self.log_end_offset = item.log_end_offset
+            log.end_offset = item.log_end_offset
             self._claim()
         else:
             self._read_on()
@@ -286,11 +295,11 @@ class Shard:
         """Replays records. It yields after each of them and ends if the shard loses its attachment
         meanwhile.
         """
-        replay = self._replay
-        if self.state is not ShardState.LOADING or replay is None or item.attachment != self.attachment:
+        replay, log = self._replay, self.log
+        if self.state is not ShardState.LOADING or replay is None or item.attachment != log.attachment:
             return
-        from_offset, is_end = self.log_end_offset, not item.records or item.next_offset >= item.log_end_offset
-        self.log_end_offset = max(item.next_offset, from_offset)
+        from_offset, is_end = log.end_offset, not item.records or item.next_offset >= item.log_end_offset
+        log.end_offset = max(item.next_offset, from_offset)
         if not is_end:
             self._read_on()  # the broker reads the next records while the shard replays these
         try:
@@ -321,13 +330,12 @@ class Shard:
             self._claim()
 
     def committed(self, high_watermark: int) -> None:
-        self.high_watermark = max(self.high_watermark, high_watermark)
-        if self.state is ShardState.CLAIMING and self.high_watermark >= self.log_end_offset:
+        log = self.log
+        log.high_watermark = max(log.high_watermark, high_watermark)
+        if self.state is ShardState.CLAIMING and log.is_replicated:
             self._serve()
-        held = self._held
-        while held and held[0].offset <= self.high_watermark:
-            held.popleft().release()
-        if self.state is ShardState.DRAINING and self.high_watermark >= self.log_end_offset:
+        log.release_replicated()
+        if self.state is ShardState.DRAINING and log.is_replicated:
             self._close()
             self._outlets.drained(self)
 
@@ -363,7 +371,7 @@ class Shard:
         self.flush()
         self._enter(ShardState.DRAINING)
         self._refuse_open_requests()
-        self.committed(self.high_watermark)
+        self.committed(self.log.high_watermark)
 
     def close(self) -> None:
         """Closes at once. Requests that wait for replication are refused."""
@@ -383,27 +391,13 @@ class Shard:
             line.send(AnswerRequest(item.request_id, None, ErrorCode.INVALID_REQUEST))
             return
         asker = ReplyTo(line, item.request_id, encoder, api_key, api_version)
-        request = ShardRequest(
-            asker,
-            api_key,
-            api_version,
-            message,
-            item.principal,
-            item.client_id,
-            item.host,
-            item.describable,
+        principal, client_id, host = item.principal, item.client_id, item.host
+        request: ShardRequest[object] = ShardRequest(
+            asker, api_key, api_version, message, principal, client_id, host, item.describable
         )
-        now_ms = self._outlets.now_ms()
         core = self.core
         assert core is not None  # because it serves
-        try:
-            decision = core.handle(request, now_ms)
-        except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
-            _log.exception("a shard's core failed", shard=str(self.shard_id), api_key=api_key)
-            line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            self.lose("its core failed")
-            return
-        self._carry_out(decision, now_ms, asker)
+        self._decide(partial(core.handle, request), asker)
 
     def effect_done(self, core: ShardCore, effect: Effect, outcome: EffectOutcome) -> None:
         """Reports the end of an effect of `core`. Has no effect if that core has been discarded."""
@@ -417,39 +411,25 @@ class Shard:
             self._decide(lambda now_ms: core.image_changed(image, now_ms))
 
     def flush(self) -> None:
-        """Sends the decisions of this turn: usually one append, then the answers that wait for it."""
-        line = self.line
-        writer = self._writer
-        if writer.count and line is not None:
-            offset = self.log_end_offset - writer.count
-            for count, batches in writer.take():
-                line.send(AppendToShard(self.attachment, self.leader_epoch, offset, batches))
-                offset += count
-        if self._answers:
-            answers, self._answers = self._answers, []
-            for to, answer in answers:
-                to.send(answer)
+        """Sends the decisions of this turn."""
+        self.log.flush()
 
     def _is_congested(self, asking: SessionLine) -> bool:
         """Returns whether a session has too many unsent bytes to take what the next decision adds."""
-        own = self.line
+        own = self.log.line
         return asking.unsent_bytes > MAX_WAITING_BYTES or (
             own is not None and own.unsent_bytes > MAX_WAITING_BYTES
         )
 
     def _read_on(self) -> None:
-        assert self.line is not None
-        self.line.send(ReadShard(self.attachment, self.log_end_offset, LOAD_BYTES))
+        line, log = self.log.line, self.log
+        assert line is not None
+        line.send(ReadShard(log.attachment, log.end_offset, LOAD_BYTES))
 
     def _claim(self) -> None:
-        claim = ShardClaim(self.shard_epoch, self._coordinator_id)
         self._enter(ShardState.CLAIMING)
-        self._append([CoordinatorRecord(CLAIM_KEY, encode_claim(claim))])
+        self.log.append([self._claim_record], self._outlets.now_ms())
         self.flush()
-
-    def _append(self, records: list[CoordinatorRecord]) -> None:
-        self._writer.add(records, None, self._outlets.now_ms())
-        self.log_end_offset += len(records)
 
     def _serve(self) -> None:
         core, replay = self.core, self._replay
@@ -465,47 +445,43 @@ class Shard:
             "a shard is loaded and served",
             shard=str(self.shard_id),
             shard_epoch=self.shard_epoch,
-            leader_epoch=self.leader_epoch,
+            leader_epoch=self.log.leader_epoch,
             records=replay.record_count,
             load_ms=load_ms,
         )
         self._outlets.started_serving(self, load_ms)
         if isinstance(core, KnowsOffsets):
-            core.log_ends_at(self.log_end_offset)
+            core.log_ends_at(self.log.end_offset)
         self._decide(lambda now_ms: core.activate(image, now_ms))
 
-    def _decide(self, event: Callable[[WallMs], ShardDecision]) -> None:
+    def _decide(self, event: Callable[[WallMs], ShardDecision], asker: ReplyTo | None = None) -> None:
+        """Lets the core decide on an event, which is the request of `asker` if there is one."""
         now_ms = self._outlets.now_ms()
         try:
             decision = event(now_ms)
         except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
-            _log.exception("a shard's core failed", shard=str(self.shard_id))
+            api_key = None if asker is None else asker.api_key
+            _log.exception("a shard's core failed", shard=str(self.shard_id), api_key=api_key)
+            if asker is not None:
+                asker.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.lose("its core failed")
             return
-        self._carry_out(decision, now_ms)
+        self._carry_out(decision, now_ms, asker)
 
-    def _carry_out(self, decision: ShardDecision, now_ms: WallMs, asker: ReplyTo | None = None) -> None:
-        """Carries out a decision on the request of `asker`, if there is one."""
-        writer = self._writer
+    def _carry_out(self, decision: ShardDecision, now_ms: WallMs, asker: ReplyTo | None) -> None:
         if decision.records or decision.marker is not None:
             size_bytes = size_of_records(decision.records)
             if size_bytes > MAX_DECISION_BYTES:
                 self._refuse_decision(decision, size_bytes, asker)
                 return
-            if not writer.count:
+            log = self.log
+            if not log.has_unsent:
                 self._outlets.has_pending(self)
-            before = writer.count
-            if decision.records:
-                writer.add(decision.records, decision.transaction, now_ms)
-            if decision.marker is not None:
-                writer.add_marker(decision.marker, now_ms)
-            self.log_end_offset += writer.count - before
-            if writer.size_bytes > MAX_APPEND_BYTES:
-                self.flush()
+            log.append(decision.records, now_ms, decision.transaction, decision.marker)
         for reply in decision.replies:
             self._answer(reply)
         for timer in decision.timers:
-            self._set_timer(timer)
+            self._timers.change(timer)
         for effect in decision.effects:
             self._take_effect(effect)
 
@@ -522,18 +498,14 @@ class Shard:
             assert isinstance(to, ReplyTo)  # every `reply_to` comes from `request`
             is_cause = to is asker
             error = ErrorCode.INVALID_REQUEST if is_cause else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            to.line.send(AnswerRequest(to.request_id, None, error))
+            to.refuse(error)
         self.lose("a decision is too large")
 
     def _answer(self, reply: Reply) -> None:
         asker = reply.reply_to
         assert isinstance(asker, ReplyTo)  # every `reply_to` comes from `request`
-        line = asker.line
-        if isinstance(reply.message, TopicsNeeded):
-            line.send(AnswerRequest(asker.request_id, None, TOPICS_NEEDED))
-            return
-        if isinstance(reply.message, Refused):
-            line.send(AnswerRequest(asker.request_id, None, reply.message.error))
+        if isinstance(reply.message, TopicsNeeded | Refused):
+            asker.refuse(reply.message.error if isinstance(reply.message, Refused) else TOPICS_NEEDED)
             return
         if isinstance(reply.message, Generator):
             self._outlets.work_on(self._answer_in_steps(asker, reply.message))
@@ -561,67 +533,22 @@ class Shard:
     def _encode_in_steps(self, asker: ReplyTo, response: Steps[object]) -> Steps[None]:
         message = yield from response
         if self._is_congested(asker.line):  # many large answers may have been begun before any was sent
-            asker.line.send(AnswerRequest(asker.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            asker.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return
         chunks = yield from response_encoder_in_steps(asker.api_key, asker.api_version)(message)
         self._send_answer(asker, b"".join(chunks))
         yield from freed_in_steps(message)
 
     def _send_answer(self, asker: ReplyTo, body: bytes) -> None:
-        """Sends an answer that depends on everything that the shard has appended so far."""
-        line = asker.line
         if len(body) > MAX_ANSWER_BYTES:
             _log.warning("an answer is too large", shard=str(self.shard_id), size_bytes=len(body))
-            line.send(AnswerRequest(asker.request_id, None, ErrorCode.INVALID_REQUEST))
-            return
-        offset = self.log_end_offset
-        if self.high_watermark >= offset:
-            line.send(AnswerRequest(asker.request_id, body))
-        elif line is not self.line:  # a broker that does not know this partition's high watermark
-            answer = AnswerRequest(asker.request_id, body)
-            refusal = AnswerRequest(asker.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            self._held.append(_Held(offset, lambda: line.send(answer), lambda: line.send(refusal)))
+            asker.refuse(ErrorCode.INVALID_REQUEST)
         else:
-            answer = AnswerRequest(asker.request_id, body, ErrorCode.NONE, Hold(self.attachment, offset))
-            if self._writer.count:
-                self._answers.append((line, answer))
-            else:
-                line.send(answer)
-
-    def _set_timer(self, timer: SetTimer | CancelTimer) -> None:
-        """Starts or stops a timer of the core.
-
-        Every heartbeat and commit moves the deadline of a session. A running timer that would fire too early
-        therefore continues, and starts again when it fires.
-        """
-        key = timer.key
-        known = self._timers.get(key)
-        if isinstance(timer, CancelTimer):
-            if known is not None:
-                del self._timers[key]
-                known.handle.cancel()
-            return
-        deadline_ms = MonotonicMs(self._outlets.monotonic_ms() + timer.delay_ms)
-        if known is not None:
-            if known.fires_ms <= deadline_ms:
-                known.deadline_ms = deadline_ms
-                return
-            known.handle.cancel()
-        self._start_timer(key, deadline_ms, timer.delay_ms)
-
-    def _start_timer(self, key: Hashable, deadline_ms: MonotonicMs, delay_ms: int) -> None:
-        handle = self._outlets.call_after(lambda: self._timer_fired(key), delay_ms)
-        self._timers[key] = _Timer(handle, deadline_ms)
+            self.log.answer(asker, body)
 
     def _timer_fired(self, key: Hashable) -> None:
         core = self.core
-        timer = self._timers.pop(key, None)
-        if timer is None or core is None or self.state is not ShardState.SERVING:
-            return
-        remaining_ms = timer.deadline_ms - self._outlets.monotonic_ms()
-        if remaining_ms > 0:
-            self._start_timer(key, timer.deadline_ms, remaining_ms)
-        else:
+        if core is not None and self.state is ShardState.SERVING:
             self._decide(lambda now_ms: core.timer_fired(key, now_ms))
 
     def _take_effect(self, effect: Effect) -> None:
@@ -629,31 +556,23 @@ class Shard:
             self._outlets.begin_effect(self, effect)
             return
         if isinstance(effect, TrimLog):
-            self._repeat_claim()
-        begin = partial(self._begin_effect, effect)
-        if self.high_watermark >= self.log_end_offset:
-            begin()
-        else:
-            self._held.append(_Held(self.log_end_offset, begin))
-
-    def _repeat_claim(self) -> None:
-        if not self._writer.count:
-            self._outlets.has_pending(self)
-        claim = ShardClaim(self.shard_epoch, self._coordinator_id)
-        self._append([CoordinatorRecord(CLAIM_KEY, encode_claim(claim))])
+            if not self.log.has_unsent:
+                self._outlets.has_pending(self)
+            self.log.append([self._claim_record], self._outlets.now_ms())
+        self.log.when_replicated(partial(self._begin_effect, effect))
 
     def _begin_effect(self, effect: EndTransaction | AskShareStates | TrimLog) -> None:
-        if isinstance(effect, TrimLog):
-            if self.line is not None:
-                self.line.send(TrimShard(self.attachment, effect.offset))
-        else:
+        line = self.log.line
+        if not isinstance(effect, TrimLog):
             self._outlets.begin_effect(self, effect)
+        elif line is not None:
+            line.send(TrimShard(self.log.attachment, effect.offset))
 
     def _refuse_open_requests(self) -> None:
         """Refuses the requests that the core has not answered. The clients then ask the next owner."""
         answering, self._answering = self._answering, set()
         for to in answering:
-            to.line.send(AnswerRequest(to.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            to.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         core = self.core
         if core is None:
             return
@@ -665,28 +584,16 @@ class Shard:
         except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
             _log.exception("a shard's core failed in deactivate", shard=str(self.shard_id))
         self.core = None
-        for timer in self._timers.values():
-            timer.handle.cancel()
         self._timers.clear()
 
     def _drop(self, *, broker_knows: bool) -> None:
-        line, self.line = self.line, None
-        self._outlets.detached(self.attachment, self.core)
+        self._outlets.detached(self.log.attachment, self.core)
         self._refuse_open_requests()
-        for to, answer in self._answers:  # decided but never appended
-            to.send(AnswerRequest(answer.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        self._answers.clear()
-        held, self._held = self._held, deque()
-        for waiting in held:
-            waiting.refuse()
-        self._writer = BatchWriter()
         self._replay = None
-        if line is not None and not broker_knows:
-            line.send(DetachShard(self.attachment))
-        self.attachment = -1
+        self.log.detach(broker_knows=broker_knows)
 
     def _close(self) -> None:
-        self._drop(broker_knows=self.line is None)
+        self._drop(broker_knows=self.log.line is None)
         self._enter(ShardState.CLOSED)
 
     def _enter(self, state: ShardState) -> None:

@@ -9,7 +9,7 @@ import pytest
 from grouplab.consumer_lab import ConsumerLab
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import Refused
-from tidelog.group_coordinator.shards.shard_records import size_of_records
+from tidelog.group_coordinator.shards.shard_log import size_of_records
 from tidelog.model import topics
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import MAX_NAME_BYTES, is_too_long

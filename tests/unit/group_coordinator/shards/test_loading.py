@@ -21,7 +21,7 @@ from tidelog.group_coordinator.groups.offset_commits import (
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.shard import Shard, ShardState
-from tidelog.group_coordinator.shards.shard_records import BatchWriter
+from tidelog.group_coordinator.shards.shard_log import BatchWriter
 from tidelog.kernel import slices
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS
@@ -219,8 +219,8 @@ def test_a_shard_that_is_lost_while_it_loads_is_not_replayed_further() -> None:
     shards = list(loads.runtime.shards.values())
     for at in (0, 2):  # `third` had not begun to replay its records
         loads.runtime.session_began(loads.sessions.session)
-        assert shards[at].attachment not in (first, third)
-        loads.receive(ShardAttached(shards[at].attachment, 1, 0, RECORDS, RECORDS))
+        assert shards[at].log.attachment not in (first, third)
+        loads.receive(ShardAttached(shards[at].log.attachment, 1, 0, RECORDS, RECORDS))
     while loads.soon:
         loads.turn()
     assert loads.states() == [ShardState.LOADING, ShardState.CLAIMING, ShardState.LOADING]
@@ -313,7 +313,7 @@ class SlowShard:
 
     def __init__(self, loads: Loads, line: Line) -> None:
         self._loads = loads
-        self.line = line
+        self.log = SimpleNamespace(line=line)
         self.requests: list[int] = []
         self.flushes: list[int] = []
         """The number of requests at each end of a turn."""

@@ -16,13 +16,12 @@ from tidelog.group_coordinator.groups.offset_commits import (
     offset_record,
 )
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, EndMarker, Producer, ReplayedRecord
-from tidelog.group_coordinator.shards import shard_records
-from tidelog.group_coordinator.shards.shard_records import (
-    CLAIM_KEY,
+from tidelog.group_coordinator.shards import shard_log
+from tidelog.group_coordinator.shards.shard_log import (
     BatchWriter,
     Replay,
     ShardClaim,
-    encode_claim,
+    claim_record,
 )
 from tidelog.group_coordinator.share_log import (
     SharePartitionState,
@@ -68,7 +67,7 @@ def test_replaying_in_pieces_equals_replaying_every_record(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(shard_records, "MAX_COLLECTED_KEYS", chance.randint(0, 6))
+    monkeypatch.setattr(shard_log, "MAX_COLLECTED_KEYS", chance.randint(0, 6))
     plain, writer, offset = new_core(), BatchWriter(), 0
     open_producers: set[int] = set()
     for number in range(120):
@@ -103,7 +102,7 @@ def test_replaying_in_pieces_equals_replaying_every_record(
 def test_the_highest_claim_counts_and_unknown_records_are_skipped() -> None:
     writer = BatchWriter()
     for epoch in (3, 5, 4):
-        writer.add([CoordinatorRecord(CLAIM_KEY, encode_claim(ShardClaim(epoch, 9)))], None, NOW_MS)
+        writer.add([claim_record(ShardClaim(epoch, 9))], None, NOW_MS)
     writer.add([CoordinatorRecord(b"\x7f\x00what", b"?")], None, NOW_MS)
     replay = Replay(SHARD, new_core())
     run(replay, numbered(taken(writer)), 0)

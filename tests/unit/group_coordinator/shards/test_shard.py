@@ -18,9 +18,9 @@ from tidelog.group_coordinator.shard_core import (
     TrimLog,
 )
 from tidelog.group_coordinator.shards import shard as shards
-from tidelog.group_coordinator.shards import shard_records
+from tidelog.group_coordinator.shards import shard_log
 from tidelog.group_coordinator.shards.shard import ShardState
-from tidelog.group_coordinator.shards.shard_records import (
+from tidelog.group_coordinator.shards.shard_log import (
     CLAIM_KEY,
     MAX_BATCH_BYTES,
     BatchWriter,
@@ -138,7 +138,7 @@ def test_decisions_that_are_not_sent_before_a_loss_are_not_appended() -> None:
     coordinator.settle()
     assert undone.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert coordinator.core.numbers == {}
-    assert coordinator.shard.log_end_offset == partition.log_end_offset
+    assert coordinator.shard.log.end_offset == partition.log_end_offset
 
 
 def test_a_lost_shard_is_loaded_without_its_unreplicated_records() -> None:
@@ -491,21 +491,19 @@ def test_a_large_decision_is_sent_as_several_appends() -> None:
     coordinator.deliver_in()
     appends = [item for item in coordinator.line.outbound if isinstance(item, AppendToShard)]
     assert len(appends) > 4
-    assert max(len(item.batches) for item in appends) <= shard_records.MAX_APPEND_BYTES
+    assert max(len(item.batches) for item in appends) <= shard_log.MAX_APPEND_BYTES
     assert isinstance(coordinator.line.outbound[-1], AnswerRequest), "the answer follows all appends"
     coordinator.settle()
     assert asked.is_good
     assert partition.append_count == before + len(appends)
     assert sum(len(list(iterate_batches(batch))) for _, _, batch in partition.log) == 202, "with the claim"
-    assert coordinator.shard.log_end_offset == partition.log_end_offset
+    assert coordinator.shard.log.end_offset == partition.log_end_offset
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_appends_contain_all_batches_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(
-        shard_records, "MAX_APPEND_BYTES", chance.choice((1, 1_000, MAX_BATCH_BYTES, 1_000_000))
-    )
+    monkeypatch.setattr(shard_log, "MAX_APPEND_BYTES", chance.choice((1, 1_000, MAX_BATCH_BYTES, 1_000_000)))
     writer, wanted = BatchWriter(), list[bytes]()
     for number in range(60):
         key = b"%d" % number
@@ -519,7 +517,7 @@ def test_appends_contain_all_batches_in_order(seed: int, monkeypatch: pytest.Mon
         records = list(iterate_batches(batches))
         assert len(records) == count
         found += records
-        assert len(batches) <= shard_records.MAX_APPEND_BYTES or len(list(iterate_headers(batches))) == 1
+        assert len(batches) <= shard_log.MAX_APPEND_BYTES or len(list(iterate_headers(batches))) == 1
     assert found == wanted
     assert (writer.count, writer.size_bytes, writer.take()) == (0, 0, [])
 

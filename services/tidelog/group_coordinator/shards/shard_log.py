@@ -1,4 +1,4 @@
-"""The records of a shard in its log: the batches that it appends, its claim, and their replay.
+"""The log of a shard: what it appends, what waits until that is replicated, its claim, and the replay.
 
 The partition is compacted, so only the last record of a key counts. Records that belong to no transaction are
 therefore collected, and of each key only the last collected record is replayed. This makes the load of a
@@ -9,7 +9,9 @@ positions.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -24,6 +26,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.kernel.instants import WallMs
 from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -36,6 +39,8 @@ from tidelog.records.batch import (
 from tidelog.records.builder import build_end_transaction_batch
 from tidelog.records.record import end_transaction_marker, records_of, scan_records
 from tidelog.records.varint import append_varint
+from tidelog.rpc.coordinator_session import AnswerRequest, AppendToShard, DetachShard, Hold, SessionLine
+from tidelog.wire.codec import Encoder
 
 MAX_BATCH_BYTES: Final = 256 * 1024
 """The size at which a batch ends. One larger record is a batch of its own. The brokers do not compare such a
@@ -66,9 +71,9 @@ class ShardClaim(NamedTuple):
     coordinator_id: int
 
 
-def encode_claim(claim: ShardClaim) -> bytes:
-    """Returns the value of a claim record."""
-    return _CLAIM_VALUE.pack(_CLAIM_VERSION, claim.shard_epoch, claim.coordinator_id)
+def claim_record(claim: ShardClaim) -> CoordinatorRecord:
+    value = _CLAIM_VALUE.pack(_CLAIM_VERSION, claim.shard_epoch, claim.coordinator_id)
+    return CoordinatorRecord(CLAIM_KEY, value)
 
 
 def decode_claim(value: bytes | None) -> ShardClaim | None:
@@ -214,6 +219,141 @@ class BatchWriter:
             self._payload = bytearray()
             self._count = 0
         self._producer = None
+
+
+class ReplyTo:
+    """The `reply_to` of a request: the session of the request, and the encoder and API of its response."""
+
+    __slots__ = ("api_key", "api_version", "encoder", "line", "request_id")
+
+    def __init__(
+        self, line: SessionLine, request_id: int, encoder: Encoder, api_key: int, api_version: int
+    ) -> None:
+        self.line = line
+        self.request_id = request_id
+        self.encoder = encoder
+        self.api_key = api_key
+        self.api_version = api_version
+
+    def refuse(self, error: ErrorCode) -> None:
+        self.line.send(AnswerRequest(self.request_id, None, error))
+
+
+def _nothing() -> None:
+    return
+
+
+class _Held(NamedTuple):
+    """An answer or effect that the shard itself holds until the high watermark reaches `offset`."""
+
+    offset: int
+    release: Callable[[], None]
+    refuse: Callable[[], None] = _nothing
+
+
+class ShardLog:
+    """The end of the log of an attached shard: the records that it appends, and the answers and effects that
+    wait until these are replicated. `line` is None, and `attachment` is -1, while the shard is not attached.
+    """
+
+    def __init__(self) -> None:
+        self.line: SessionLine | None = None
+        self.attachment = -1
+        self.leader_epoch = -1
+        self.end_offset = -1
+        """The log end with the records that are not sent yet."""
+        self.high_watermark = -1
+        self._writer = BatchWriter()
+        self._answers: list[tuple[SessionLine, AnswerRequest]] = []
+        self._held: deque[_Held] = deque()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are records that the next `flush` sends."""
+        return self._writer.count > 0
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether everything that the shard has appended is replicated."""
+        return self.high_watermark >= self.end_offset
+
+    def attach(self, line: SessionLine, attachment: int) -> None:
+        self.line, self.attachment, self.leader_epoch = line, attachment, -1
+
+    def detach(self, *, broker_knows: bool) -> None:
+        """Refuses what waits, and gives up what is not sent."""
+        line, self.line = self.line, None
+        for to, answer in self._answers:  # decided but never appended
+            to.send(AnswerRequest(answer.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        self._answers.clear()
+        held, self._held = self._held, deque()
+        for waiting in held:
+            waiting.refuse()
+        self._writer = BatchWriter()
+        if line is not None and not broker_knows:
+            line.send(DetachShard(self.attachment))
+        self.attachment = -1
+
+    def append(
+        self,
+        records: list[CoordinatorRecord],
+        now_ms: WallMs,
+        producer: Producer | None = None,
+        marker: EndMarker | None = None,
+    ) -> None:
+        """Appends records, of a transaction if there is a producer, and then a marker if there is one."""
+        writer = self._writer
+        before = writer.count
+        if records:
+            writer.add(records, producer, now_ms)
+        if marker is not None:
+            writer.add_marker(marker, now_ms)
+        self.end_offset += writer.count - before
+        if writer.size_bytes > MAX_APPEND_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what is appended: usually one append, then the answers that wait for it."""
+        line = self.line
+        writer = self._writer
+        if writer.count and line is not None:
+            offset = self.end_offset - writer.count
+            for count, batches in writer.take():
+                line.send(AppendToShard(self.attachment, self.leader_epoch, offset, batches))
+                offset += count
+        if self._answers:
+            answers, self._answers = self._answers, []
+            for to, answer in answers:
+                to.send(answer)
+
+    def answer(self, asker: ReplyTo, body: bytes) -> None:
+        """Sends an answer that depends on everything that the shard has appended so far."""
+        line, request_id, offset = asker.line, asker.request_id, self.end_offset
+        if self.high_watermark >= offset:
+            line.send(AnswerRequest(request_id, body))
+        elif line is not self.line:  # a broker that does not know this partition's high watermark
+            answer = AnswerRequest(request_id, body)
+            refuse = partial(asker.refuse, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._held.append(_Held(offset, partial(line.send, answer), refuse))
+        else:
+            answer = AnswerRequest(request_id, body, ErrorCode.NONE, Hold(self.attachment, offset))
+            if self._writer.count:
+                self._answers.append((line, answer))
+            else:
+                line.send(answer)
+
+    def when_replicated(self, begin: Callable[[], None]) -> None:
+        """Calls `begin` when everything that the shard has appended so far is replicated."""
+        if self.is_replicated:
+            begin()
+        else:
+            self._held.append(_Held(self.end_offset, begin))
+
+    def release_replicated(self) -> None:
+        """Sends the answers and begins the effects that have waited for the present high watermark."""
+        held = self._held
+        while held and held[0].offset <= self.high_watermark:
+            held.popleft().release()
 
 
 class Replay:
