@@ -20,8 +20,8 @@ from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.producing.delivery import Delivery
 from tidelog.client.shell.producing.producer import Producer
 from tidelog.client.shell.producing.transactions import GroupMetadata
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.wire.api_keys import ApiKey

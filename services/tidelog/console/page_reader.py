@@ -24,8 +24,8 @@ from tidelog.console.readings import (
     unless_denied,
 )
 from tidelog.kernel.instants import MonotonicMs, WallMs
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.observe.cluster_reader import ClusterReader, ClusterState, leader_sizes
 from tidelog.observe.rates import EndOffsets, PartitionFacts, records_per_second

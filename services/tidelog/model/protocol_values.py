@@ -1,9 +1,12 @@
-"""The special values of fields in Kafka's protocol, and the numbers of incremental fetch sessions (KIP-227),
-which clients, followers and leaders share. Sources: `ListOffsetsRequest`, `FetchRequest`, `FetchMetadata`.
+"""The special values of fields in Kafka's protocol, the numbers of incremental fetch sessions (KIP-227), and
+the kinds of resources with settings. Clients, followers and leaders share them.
+
+Sources: `ListOffsetsRequest`, `FetchRequest`, `FetchMetadata`, `ConfigResource`, `AlterConfigOp`.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 UNKNOWN_OFFSET: Final = -1
@@ -31,11 +34,15 @@ LATEST_TIMESTAMP: Final = -1
 clients. The following ones stand for other offsets.
 """
 EARLIEST_TIMESTAMP: Final = -2
+"""Stands for the log start offset."""
 MAX_TIMESTAMP: Final = -3
+"""Stands for the offset of the record with the largest timestamp."""
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
+"""Stands for the first offset on the broker's disk."""
 LATEST_TIERED_TIMESTAMP: Final = -5
+"""Stands for the last offset in the object store."""
 EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
-
+"""Stands for the first offset that is not in the object store yet."""
 
 NO_SESSION: Final = 0
 """The session id of a request or a response without a session."""
@@ -53,3 +60,22 @@ MAX_EPOCH: Final = 2**31 - 1
 def next_epoch(epoch: int) -> int:
     """Returns the session epoch of the incremental request that follows the one with `epoch`."""
     return FIRST_INCREMENTAL_EPOCH if epoch == MAX_EPOCH else epoch + 1
+
+
+class ConfigResourceType(IntEnum):
+    """Kafka's `ConfigResource.Type`."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigOperation(IntEnum):
+    """Kafka's `AlterConfigOp.OpType` (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3

@@ -21,7 +21,7 @@ from tidelog.cli.main import main
 from tidelog.client.admin.reassignments import list_reassignments
 from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster
-from tidelog.model.configs import ConfigResourceType
+from tidelog.model.protocol_values import ConfigResourceType
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 RECORD = b"x" * 1000

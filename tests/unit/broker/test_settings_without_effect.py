@@ -5,7 +5,7 @@ from __future__ import annotations
 from structlog.testing import capture_logs
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from tidelog.model.configs import ConfigResourceType
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.settings.setting_description import ConfigSource
 from tidelog.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 

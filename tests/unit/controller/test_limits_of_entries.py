@@ -26,8 +26,8 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.acl import Principal, user_principal
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.messages import alter_client_quotas as quotas
 from tidelog.wire.messages import incremental_alter_configs as configs

@@ -25,7 +25,7 @@ from tidelog.client.partitioners import partition_for_key
 from tidelog.kernel.instants import WallMs
 from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, Principal
 from tidelog.model.acl import ResourceType as AclResourceType
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.testing import Cluster, ErrorCode, Rebalance, RequestFailedError, TidelogMixin

@@ -20,8 +20,8 @@ from tidelog.kernel.slices import in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import ClientMetricsEntry
 from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.model.topics import topic_name_problem
 from tidelog.process.structured_log import log_level, set_log_level, set_logger_level
 from tidelog.settings.setting_description import (

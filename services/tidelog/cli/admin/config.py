@@ -18,7 +18,7 @@ from tidelog.client.admin.topics import (
     describe_configs,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.process.command_help import SuggestingGroup
 
 SECRET: Final = "(secret)"

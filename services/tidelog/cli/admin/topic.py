@@ -47,8 +47,8 @@ from tidelog.client.admin.topics import (
 )
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.cluster_view import Partition
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.model.topics import INTERNAL_TOPICS, SETTINGS_CONFIRMED, topic_id_text
 from tidelog.observe.cluster_reader import ClusterReader, leader_sizes
 from tidelog.process.command_help import SuggestingGroup

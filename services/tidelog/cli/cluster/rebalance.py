@@ -31,8 +31,8 @@ from tidelog.client.admin.reassignments import (
 from tidelog.client.admin.topics import ConfigChange, ConfigResource, alter_configs, describe_configs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 
 _DEFAULT_TIMEOUT_S: Final = 86_400.0
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"

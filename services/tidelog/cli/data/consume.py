@@ -42,9 +42,8 @@ from tidelog.client.core.settings import parse_consumer_settings
 from tidelog.client.errors import StaleMemberError
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.topic_reader import POLL_S, TopicReader, consumer_of, reading, sound_records
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConfigResourceType
 from tidelog.model.topics import TopicPartition
 
 MAX_PRINTED_HEADERS: Final = 1_000

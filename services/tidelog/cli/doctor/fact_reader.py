@@ -66,8 +66,8 @@ from tidelog.metadata.store import NO_LEASE, KeyValue, StoreError
 from tidelog.metrics.certificates import MAX_FILE_BYTES, first_expiration_s
 from tidelog.metrics.process_metrics import REPLICAS_PAGE
 from tidelog.model.brokers import host_and_port
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
 from tidelog.observe.cluster_reader import ClusterReader, OpenTransaction, next_offsets

@@ -15,9 +15,8 @@ from tidelog.client.errors import ClientError, UnknownTopicError, raise_on_error
 from tidelog.client.threads.producer import Producer
 from tidelog.client.threads.topic_reader import batch_producer_of, plain_record, reading, sound_records
 from tidelog.model import dead_letters
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConfigResourceType
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Record
 from tidelog.records.record_writer import Header

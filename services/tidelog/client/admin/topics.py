@@ -14,9 +14,8 @@ from tidelog.client.errors import (
     raise_on_error,
     raise_on_topic_error,
 )
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.protocol_values import NO_LEADER
+from tidelog.model.protocol_values import NO_LEADER, ConfigOperation, ConfigResourceType
 from tidelog.model.topics import NOT_CONFIRMED, SETTINGS_CONFIRMED, TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -23,8 +23,7 @@ from tidelog.client.core.connection_settings import (
 )
 from tidelog.client.security import parse_security
 from tidelog.client.shell.tasks import HomeProcess
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
-from tidelog.model.protocol_values import LATEST_TIMESTAMP
+from tidelog.model.protocol_values import LATEST_TIMESTAMP, ConfigOperation, ConfigResourceType
 from tidelog.model.topics import TopicPartition
 
 

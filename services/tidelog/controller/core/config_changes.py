@@ -29,8 +29,8 @@ from tidelog.metadata.entries import (
 )
 from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
 from tidelog.model.client_metrics import parse_subscription
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.model.topics import MAX_NAME_BYTES, is_too_long, topic_name_problem
 from tidelog.wire.messages import alter_configs as full
 from tidelog.wire.messages import incremental_alter_configs as incremental

@@ -17,8 +17,8 @@ import structlog
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from brokerlab.secured_broker import new_authority, put_identity
 from tidelog.broker.handlers.configs import APPEND, DELETE, PART_LOGGERS, SET, current_level
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey

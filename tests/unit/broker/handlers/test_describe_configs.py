@@ -8,8 +8,8 @@ import pytest
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.handlers.configs import DescribeConfigsHandler
 from tidelog.broker.requests.request import RequestContext
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.settings.setting import SettingType
 from tidelog.settings.setting_description import ConfigSource, describe_topic
 from tidelog.settings.topic_settings import TOPIC_SETTINGS

@@ -11,8 +11,8 @@ from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, OTHER_BROKER_ID, I
 from tidelog.broker.handlers import transactions as describe_producers_handler
 from tidelog.broker.security.judging import CLUSTER_OPERATIONS, NOT_ASKED
 from tidelog.kernel import slices
-from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     alter_replica_log_dirs,

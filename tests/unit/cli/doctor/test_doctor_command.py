@@ -13,7 +13,7 @@ from tidelog.cli.main import main
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.admin.topics import ConfigChange, ConfigResource, alter_configs
 from tidelog.client.cluster import Cluster as BrokerCluster
-from tidelog.model.configs import ConfigOperation, ConfigResourceType
+from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 
