@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -51,15 +51,7 @@ if TYPE_CHECKING:
     help="A setting of the target's object store: endpoint_override, region, access_key, secret_key...",
 )
 @with_format
-def command(
-    log_dirs: tuple[str, ...],
-    target: str,
-    topics: tuple[str, ...],
-    verifies_all: bool,
-    accept_loss: bool,
-    source_option: tuple[str, ...],
-    target_option: tuple[str, ...],
-) -> None:
+def command(**options: Any) -> None:  # see Options
     """Copy closed segments with indexes and checkpoints to a directory or an object store.
 
     LOG_DIR is a broker's data directory, a copy of it, or a directory above several brokers' data
@@ -70,8 +62,8 @@ def command(
     from tidelog.pipeline.segments.export import ExportSettings, export_segments, files_to_come, source_logs
     from tidelog.pipeline.segments.storage import Storage, WritableStorage
 
-    source = Storage(pairs(source_option, "--source-option"))
-    chosen = list(topics) or None
+    source = Storage(pairs(options["source_option"], "--source-option"))
+    log_dirs, target, chosen = options["log_dirs"], options["target"], list(options["topics"]) or None
     total = files_to_come(source_logs(source, log_dirs, chosen))
     console = Console(stderr=True)
     with Progress(
@@ -91,9 +83,9 @@ def command(
 
         settings = ExportSettings(
             source,
-            WritableStorage(pairs(target_option, "--target-option")),
-            verifies_all=verifies_all,
-            accepts_loss=accept_loss,
+            WritableStorage(pairs(options["target_option"], "--target-option")),
+            verifies_all=options["verifies_all"],
+            accepts_loss=options["accept_loss"],
             on_bytes=on_bytes,
         )
         summary = export_segments(settings, log_dirs, chosen, target)

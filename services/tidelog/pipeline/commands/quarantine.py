@@ -6,7 +6,7 @@ import json
 import re
 import time
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import environment_security
-from tidelog.pipeline.commands.options import F, counted_progress, with_bootstrap
+from tidelog.pipeline.commands.options import F, Options, counted_progress, with_bootstrap
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.quarantine.replay import (
     Choice,
@@ -67,17 +67,10 @@ def _options(function: F) -> F:
 )
 @_options
 @with_format
-def list_them(
-    topic: str,
-    reason: str | None,
-    from_topic: str | None,
-    archive: str | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def list_them(**options: Any) -> None:  # see Options
     """List the records in the quarantine TOPIC by origin and reason."""
-    choice = _choice(reason, from_topic, archive)
-    with _connect(bootstrap_server, request_timeout_ms) as cluster, _progress() as progress:
+    topic, choice = options["topic"], _choice(options)
+    with _connect(options) as cluster, _progress() as progress:
         task = progress.add_task("reading", total=_record_count(cluster, topic))
         found = survey_quarantine(cluster, topic, choice, lambda count: progress.advance(task, count))
     if output_format() is OutputFormat.JSON:
@@ -103,27 +96,18 @@ def list_them(
     help="Put the records back; without it, the command only shows what it would do.",
 )
 @with_format
-def replay_them(
-    topic: str,
-    reason: str | None,
-    from_topic: str | None,
-    archive: str | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-    to: str | None,
-    limit: int | None,
-    execute: bool,
-) -> None:
+def replay_them(**options: Any) -> None:  # see Options
     """Put records of the quarantine TOPIC back into the topics they came from, each once.
 
     A record goes to the end of its partition with its key, value, headers and timestamp, and with a header
     that names its origin. TOPIC notes in the same transaction which records were put back, so that a second
     run only handles newer records.
     """
-    choice = _choice(reason, from_topic, archive)
+    topic, choice = options["topic"], _choice(options)
+    to, limit, execute = options["to"], options["limit"], options["execute"]
     if to == topic:
         raise PipelineError(f"--to {to} is the quarantine topic itself; name another topic")
-    with _connect(bootstrap_server, request_timeout_ms) as cluster, _progress() as progress:
+    with _connect(options) as cluster, _progress() as progress:
         total = _record_count(cluster, topic)
         task = progress.add_task("reading", total=total)
 
@@ -155,18 +139,20 @@ def replay_them(
     click.echo(f"{_plural(count)} would be put back; --execute does it.")
 
 
-def _choice(reason: str | None, from_topic: str | None, archive: str | None) -> Choice:
+def _choice(options: Options) -> Choice:
+    reason: str | None = options["reason"]
     try:
-        return Choice(None if reason is None else re.compile(reason), from_topic, archive)
+        pattern = None if reason is None else re.compile(reason)
     except re.error as error:
         raise PipelineError(f"--reason {reason} is not a regular expression: {error}") from error
+    return Choice(pattern, options["from_topic"], options["archive"])
 
 
-def _connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
+def _connect(options: Options) -> Cluster:
     return Cluster(
-        bootstrap_server,
+        options["bootstrap_server"],
         client_id="tidelog-quarantine",
-        timeout_s=request_timeout_ms / 1000,
+        timeout_s=options["request_timeout_ms"] / 1000,
         security=environment_security(),
     )
 

@@ -17,45 +17,44 @@ from pyspark.sql import functions as fn
 HASH_MODULUS: Final = 2**64
 EMPTY_SET_HASH: Final = "0"
 _LOW_BITS: Final = 0xFFFFFFFF
+_LOG_COLUMNS: Final = (
+    *("topic", "partition", "offset", "timestamp", "timestampType"),
+    *("key", "value", "headers"),
+)
+"""The columns of log readers, which are those of the Kafka connector."""
+_TABLE_COLUMNS: Final = (
+    *("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type"),
+    *("kafka_key", "kafka_value", "kafka_headers"),
+)
 
 
-def record_hash(
-    key: Column,
-    value: Column,
-    headers: Column,
-    timestamp: Column,
-    timestamp_type: Column,
-    topic: Column,
-    partition: Column,
-    offset: Column,
-) -> Column:
-    """Returns the hash of a raw record as it is in the log. A null key, value or header value differs from an
-    empty one. Null and empty header lists are equal, as they are in Kafka.
+def log_record_hash(*, has_value: bool = True) -> Column:
+    """Returns the hash of a raw record as it is in the log, from the columns of log readers.
+
+    A null key, value or header value differs from an empty one. Null and empty header lists are equal, as
+    they are in Kafka. Without `has_value`, the value does not count, because a table of decoded values does
+    not store it.
     """
+    return _record_hash(_LOG_COLUMNS, has_value)
+
+
+def table_record_hash(*, has_value: bool = True) -> Column:
+    """Returns the same hash of the same record, from the columns of a table."""
+    return _record_hash(_TABLE_COLUMNS, has_value)
+
+
+def _record_hash(columns: Sequence[str], has_value: bool) -> Column:
+    topic, partition, offset, timestamp, timestamp_type, key, value, headers = columns
     return fn.xxhash64(
-        topic,
-        partition.cast("int"),
-        offset.cast("bigint"),
-        timestamp,
-        timestamp_type.cast("int"),
-        *_nullable(key),
-        *_nullable(value),
-        *_headers(headers),
+        fn.col(topic),
+        fn.col(partition).cast("int"),
+        fn.col(offset).cast("bigint"),
+        fn.col(timestamp),
+        fn.col(timestamp_type).cast("int"),
+        *_nullable(fn.col(key)),
+        *_nullable(fn.col(value) if has_value else fn.lit(None).cast("binary")),
+        *_headers(fn.col(headers)),
     )
-
-
-def record_head_hash(
-    key: Column,
-    headers: Column,
-    timestamp: Column,
-    timestamp_type: Column,
-    topic: Column,
-    partition: Column,
-    offset: Column,
-) -> Column:
-    """Returns the hash of a record without its value, because a table of decoded values does not store it."""
-    nothing = fn.lit(None).cast("binary")
-    return record_hash(key, nothing, headers, timestamp, timestamp_type, topic, partition, offset)
 
 
 def row_hash(schema: types.StructType, columns: Sequence[str]) -> Column:
@@ -151,40 +150,6 @@ class SetSummary:
     hash: str
     first: int
     last: int
-
-
-def log_record_hash() -> Column:
-    """Returns the record hash over the columns of log readers (the Kafka connector's columns)."""
-    return record_hash(
-        *(fn.col(name) for name in ("key", "value", "headers", "timestamp", "timestampType")),
-        *(fn.col(name) for name in ("topic", "partition", "offset")),
-    )
-
-
-def log_head_hash() -> Column:
-    """Returns the hash like log_record_hash, but without the value."""
-    return record_head_hash(
-        *(fn.col(name) for name in ("key", "headers", "timestamp", "timestampType")),
-        *(fn.col(name) for name in ("topic", "partition", "offset")),
-    )
-
-
-def table_record_hash() -> Column:
-    """Returns the record hash over the columns of a table with raw values. It equals the log's hash of the
-    same record.
-    """
-    return record_hash(
-        *(fn.col(f"kafka_{name}") for name in ("key", "value", "headers", "timestamp", "timestamp_type")),
-        *(fn.col(f"kafka_{name}") for name in ("topic", "partition", "offset")),
-    )
-
-
-def table_head_hash() -> Column:
-    """Returns the hash like table_record_hash, but for tables of decoded values."""
-    return record_head_hash(
-        *(fn.col(f"kafka_{name}") for name in ("key", "headers", "timestamp", "timestamp_type")),
-        *(fn.col(f"kafka_{name}") for name in ("topic", "partition", "offset")),
-    )
 
 
 def summarise_records(records: DataFrame) -> dict[TopicPartition, SetSummary]:

@@ -38,7 +38,7 @@ class RangeEntry:
     quarantined: int
     """The number of records that were sent to quarantine. The others are stored."""
     log_hash: str
-    """The sum of `record_hash` over all records as they are in the log."""
+    """The sum of `log_record_hash` over all records as they are in the log."""
     row_hash: str
     """The sum of `row_hash` over the stored rows, computed over the commit's columns."""
     leader_epochs: tuple[tuple[int, int], ...] = ()

@@ -15,12 +15,10 @@ from pyspark.sql import functions as fn
 from tidelog.pipeline.quarantine.replay import OFFSET, PARTITION, TOPIC
 from tidelog.pipeline.tables.hashes import (
     RAW_VALUE,
-    log_head_hash,
     log_record_hash,
     row_hash,
     set_hash,
     set_hash_sums,
-    table_head_hash,
     table_record_hash,
 )
 from tidelog.pipeline.verify.judge import (
@@ -48,19 +46,19 @@ def holds_raw_values(rows: DataFrame) -> bool:
 
 def table_hashes(rows: DataFrame) -> DataFrame:
     """Returns topic, partition, offset and common of each row."""
-    common = table_record_hash() if holds_raw_values(rows) else table_head_hash()
+    common = table_record_hash(has_value=holds_raw_values(rows))
     return rows.select(*_table_place(), common.alias("common"))
 
 
 def log_hashes(records: DataFrame, *, is_raw: bool) -> DataFrame:
     """Returns topic, partition, offset and common of each record."""
-    common = log_record_hash() if is_raw else log_head_hash()
+    common = log_record_hash(has_value=is_raw)
     return records.select("topic", "partition", "offset", common.alias("common"))
 
 
 def table_sums(rows: DataFrame, layout: Layout) -> tuple[dict[int, PieceSums], list[Strays]]:
     """Returns the sums by piece, and the rows that are in no piece."""
-    common = table_record_hash() if holds_raw_values(rows) else table_head_hash()
+    common = table_record_hash(has_value=holds_raw_values(rows))
     own = [row_hash(rows.schema, columns).alias(f"own_{n}") for n, columns in enumerate(layout.column_sets)]
     hashed = rows.select(*_table_place(), common.alias("common"), *own)
     joined = by_piece(hashed, layout.pieces, "left")
@@ -75,7 +73,7 @@ def log_sums(records: DataFrame, layout: Layout, *, is_raw: bool) -> dict[int, P
             "topic",
             "partition",
             "offset",
-            log_head_hash().alias("common"),
+            log_record_hash(has_value=False).alias("common"),
             log_record_hash().alias("own"),
         )
     return _sums(by_piece(hashed, layout.pieces, "inner"), fn.col("own"))[0]
