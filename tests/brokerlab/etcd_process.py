@@ -53,7 +53,7 @@ class EtcdProcess:
         self.arguments = list(arguments)
         self.tls = tls
         self.process: subprocess.Popen[bytes] | None = None
-        self._members: list[EtcdProcess] = [self]
+        self.members: list[EtcdProcess] = [self]
 
     @property
     def endpoint(self) -> str:
@@ -62,7 +62,7 @@ class EtcdProcess:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Returns the endpoints of the whole cluster, with this member's first."""
-        return (self.endpoint, *(member.endpoint for member in self._members if member is not self))
+        return (self.endpoint, *(member.endpoint for member in self.members if member is not self))
 
     async def compact(self, revision: int) -> None:
         """Compacts the history before `revision`, for all users of this etcd. Clients must not need TLS."""
@@ -88,7 +88,7 @@ class EtcdProcess:
             f"--advertise-client-urls={self.endpoint}",
             f"--listen-peer-urls={self.peer_url}",
             f"--initial-advertise-peer-urls={self.peer_url}",
-            f"--initial-cluster={','.join(f'{m.name}={m.peer_url}' for m in self._members)}",
+            f"--initial-cluster={','.join(f'{m.name}={m.peer_url}' for m in self.members)}",
             "--logger=zap",
             "--log-level=warn",
         ]
@@ -177,7 +177,7 @@ def etcd_cluster(
         for number in range(1, members + 1)
     ]
     for process in processes:
-        process._members = processes
+        process.members = processes
     for process in processes:
         process.spawn()
     try:

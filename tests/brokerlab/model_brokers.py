@@ -288,7 +288,7 @@ class ModelCluster(VirtualTime):
         if self._happens(self.faults.lost_request):
             was_written = self.chance.random() < 0.7
             if was_written and self.chance.random() < 0.5:  # the connection ends, the request arrives late
-                self.at(self.chance.randint(0, LATE_MS), lambda: self._process(node_id, data))
+                self.at(self.chance.randint(0, LATE_MS), lambda: self.process(node_id, data))
             self.at(
                 self.chance.randint(1, REQUEST_TIMEOUT_MS),
                 lambda: self.step(ProduceFailed(effect.request_id, was_written, "the connection was lost")),
@@ -297,7 +297,7 @@ class ModelCluster(VirtualTime):
         self.at(arrival_ms - self.now_ms, lambda: self._receive(effect, data))
 
     def _receive(self, effect: SendProduce, data: list[tuple[TopicPartition, UUID, bytes]]) -> None:
-        answers = self._process(effect.node_id, data)
+        answers = self.process(effect.node_id, data)
         free_ms = max(self.now_ms + self.chance.randint(1, 30), self._response_free_ms.get(effect.node_id, 0))
         self._response_free_ms[effect.node_id] = free_ms
         event: Event = ProduceAnswered(effect.request_id, answers)
@@ -309,7 +309,7 @@ class ModelCluster(VirtualTime):
         most = self.faults.most_records
         return most is not None and parse_header(batch).record_count > most
 
-    def _process(
+    def process(
         self, node_id: int, data: list[tuple[TopicPartition, UUID, bytes]]
     ) -> dict[TopicPartition, PartitionAnswer]:
         answers = {}

@@ -41,7 +41,7 @@ class RandomWriter:
         self.leader_epoch = 0
         self._sequences = dict.fromkeys(range(100, 104), 0)
         self._epochs = dict.fromkeys(range(100, 108), 0)
-        self._open: set[int] = set()
+        self.open_transactions: set[int] = set()
 
     def write(self, log: OwnedLog, steps: int) -> None:
         for _ in range(steps):
@@ -54,19 +54,19 @@ class RandomWriter:
             elif choice < 0.85:
                 producer_id = self._random.randrange(104, 108)
                 self._batch(log, producer_id, is_transactional=True)
-                self._open.add(producer_id)
+                self.open_transactions.add(producer_id)
             elif choice < 0.95:
-                if self._open:
-                    self._end(log, self._random.choice(sorted(self._open)))
+                if self.open_transactions:
+                    self._end(log, self._random.choice(sorted(self.open_transactions)))
             else:
                 log.roll(self.now_ms)
 
     def end_all(self, log: OwnedLog) -> None:
-        for producer_id in sorted(self._open):
+        for producer_id in sorted(self.open_transactions):
             self._end(log, producer_id)
 
     def _end(self, log: OwnedLog, producer_id: int) -> None:
-        self._open.discard(producer_id)
+        self.open_transactions.discard(producer_id)
         append(
             log,
             make_marker(
@@ -202,7 +202,7 @@ class RandomLife:
             log.truncate_fully_and_start_at(self.random.choice([offset, log.log_end_offset + 7]), NOW_MS)
         else:
             log.truncate_to(offset, NOW_MS)
-        self.writer._open.clear()  # the transactions may have lost their beginning
+        self.writer.open_transactions.clear()  # the transactions may have lost their beginning
 
     def stop_and_start(self) -> None:
         self.log.close()

@@ -84,7 +84,7 @@ class TransactionalWriter(threading.Thread):
         places: dict[int, int] = {}
         try:
             producer.begin_transaction()
-            self._write(producer, name, places)
+            self.write(producer, name, places)
             if self._chance.random() < self.abort_share:
                 producer.flush(CALL_S)
                 self._again(partial(producer.abort_transaction, CALL_S))
@@ -97,7 +97,7 @@ class TransactionalWriter(threading.Thread):
             for partition, end in places.items():
                 self.ends[partition] = max(self.ends.get(partition, 0), end)
 
-    def _write(self, producer: Producer, transaction: str, places: dict[int, int]) -> None:
+    def write(self, producer: Producer, transaction: str, places: dict[int, int]) -> None:
         for _ in range(self._chance.randint(2, 8)):
             self._send(producer, transaction, places)
 
@@ -277,7 +277,7 @@ class Mixer(TransactionalWriter):
         super().run()
         self._reader.close()
 
-    def _write(self, producer: Producer, transaction: str, places: dict[int, int]) -> None:
+    def write(self, producer: Producer, transaction: str, places: dict[int, int]) -> None:
         for message in self._reader.consume(MOST_READ, READ_S):
             partition, offset = message.partition(), message.offset()
             if message.error() is not None or partition is None or offset is None:
@@ -289,4 +289,4 @@ class Mixer(TransactionalWriter):
                     *(read.key, read.number, time.monotonic()),
                 )
             )
-        super()._write(producer, transaction, places)
+        super().write(producer, transaction, places)

@@ -45,7 +45,7 @@ class ConsumerLab(ShardLab):
     def _change_image(self, topics: dict[str, TopicImage]) -> None:
         names = {topic.topic_id: name for name, topic in topics.items()}
         self.image = ClusterImage(self.image.version + 1, topics, names)
-        self._take(self.core.image_changed(self.image, self.now_ms))
+        self.take(self.core.image_changed(self.image, self.now_ms))
 
     def consumer_group(self, group: str = GROUP) -> ConsumerGroup:
         found = self.core.groups.by_id[group]

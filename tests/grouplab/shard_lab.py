@@ -72,7 +72,7 @@ class ShardLab:
         self.describable: DescribableTopics | None = None
         """The topics that clients may describe; None for all."""
         self.core = self._new_core()
-        self._take(self.core.activate(self.image, self.now_ms))
+        self.take(self.core.activate(self.image, self.now_ms))
 
     def _new_core(self) -> GroupCore:
         return GroupCore(self.settings, self._new_uuid)
@@ -83,7 +83,7 @@ class ShardLab:
 
     # -- the runtime's part
 
-    def _take(self, decision: ShardDecision) -> None:
+    def take(self, decision: ShardDecision) -> None:
         self.log += decision.records
         for timer in decision.timers:
             if isinstance(timer, SetTimer):
@@ -115,7 +115,7 @@ class ShardLab:
                 break
             del self.timers[key]
             self.now_ms = max(self.now_ms, deadline_ms)
-            self._take(self.core.timer_fired(key, self.now_ms))
+            self.take(self.core.timer_fired(key, self.now_ms))
         self.now_ms = end_ms
 
     def fail_over(self) -> None:
@@ -123,7 +123,7 @@ class ShardLab:
         self._take_replies(self.core.deactivate())
         self.timers.clear()
         self.core = self.reloaded()
-        self._take(self.core.activate(self.image, self.now_ms))
+        self.take(self.core.activate(self.image, self.now_ms))
 
     def reloaded(self) -> GroupCore:
         core = self._new_core()
@@ -152,7 +152,7 @@ class ShardLab:
 
     def _handle(self, request: ShardRequest) -> None:
         self.owed[request.reply_to] = request
-        self._take(self.core.handle(request, self.now_ms))
+        self.take(self.core.handle(request, self.now_ms))
 
     def ask(self, api_key: ApiKey, api_version: int, message: Any) -> Any:
         """Sends a request and returns the response, which must follow at once."""

@@ -33,8 +33,8 @@ class ShareLab(ConsumerLab):
         super().__init__(**how)
         self.states = ShareStateCore(self.settings)
 
-    def _take(self, decision: ShardDecision) -> None:
-        super()._take(decision)
+    def take(self, decision: ShardDecision) -> None:
+        super().take(decision)
         for effect in decision.effects:
             assert isinstance(effect, AskShareStates | AskEndOffsets)
             self.questions.append(effect)
@@ -49,7 +49,7 @@ class ShareLab(ConsumerLab):
         effect = self.questions.pop(0)
         if isinstance(effect, AskEndOffsets):
             known = {at: self.ends[at] for at in effect.partitions if at in self.ends}
-            self._take(self.core.effect_done(effect, known, self.now_ms))
+            self.take(self.core.effect_done(effect, known, self.now_ms))
             return
         outcome, core = self.answers_states(), self.core
         response = None
@@ -57,7 +57,7 @@ class ShareLab(ConsumerLab):
             self.states.image_changed(self.image, self.now_ms)
             request = ShardRequest("q", effect.api_key, 0, effect.request)
             response = self.states.handle(request, self.now_ms).replies[0].message
-        self._take(core.effect_done(effect, response if outcome else None, self.now_ms))
+        self.take(core.effect_done(effect, response if outcome else None, self.now_ms))
 
     def fail_over(self) -> None:
         self.questions.clear()

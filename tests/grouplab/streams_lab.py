@@ -57,12 +57,12 @@ class StreamsLab(ConsumerLab):
     def _new_core(self) -> GroupCore:
         return GroupCore(self.settings, self._new_uuid, lambda group_id: self.overrides)
 
-    def _take(self, decision: ShardDecision) -> None:
+    def take(self, decision: ShardDecision) -> None:
         for reply in decision.replies:
             if reply.topics_to_create is not None:
                 self.asked.append(reply.topics_to_create)
                 self._due.append(reply.topics_to_create)
-        super()._take(decision)
+        super().take(decision)
         if self.creates_topics:
             self.create_topics()
 
@@ -120,7 +120,7 @@ class ModelThread:
             self.owned, self.assigned, self.reports = self.assigned, None, True
         joins = self.epoch == 0
         tasks = {
-            f"{role}_tasks": ([] if joins else self._message(role)) if joins or self.reports else None
+            f"{role}_tasks": ([] if joins else self.message(role)) if joins or self.reports else None
             for role in ROLES
         }
         first: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class ModelThread:
             return ErrorCode.NONE
         return self._heard(answer)
 
-    def _message(self, role: str) -> list[TaskIds]:
+    def message(self, role: str) -> list[TaskIds]:
         found: dict[str, list[int]] = {}
         for name, partition in sorted(self.owned[role]):
             found.setdefault(name, []).append(partition)

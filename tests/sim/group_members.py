@@ -84,7 +84,7 @@ class CoordinatorClient:
         assert isinstance(loop, SimLoop)
         return loop.now
 
-    async def _ask(self, message: Any, version: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+    async def ask(self, message: Any, version: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """Asks once. Returns None if there is no answer or no broker to ask. The caller then looks again."""
         broker = await self._address.broker()
         if broker is None:
@@ -138,7 +138,7 @@ class SimGroupMember(CoordinatorClient):
 
     # -- requests
 
-    async def _refused(self, code: int) -> None:
+    async def refused(self, code: int) -> None:
         """Raises LeftGroupError unless the request should be repeated."""
         error = ErrorCode(code)
         self.last_error = error.name
@@ -165,7 +165,7 @@ class SimGroupMember(CoordinatorClient):
                 protocols=[JoinGroupRequestProtocol("simulated", b"")],
             )
             timeout_s = REBALANCE_TIMEOUT_MS / MS_PER_S + 2 * REQUEST_TIMEOUT_S
-            answer = await self._ask(request, JOIN_VERSION, timeout_s)
+            answer = await self.ask(request, JOIN_VERSION, timeout_s)
             if self.is_stopped:
                 return []
             if answer is None:
@@ -173,7 +173,7 @@ class SimGroupMember(CoordinatorClient):
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id = answer.member_id
             elif answer.error_code:
-                await self._refused(answer.error_code)
+                await self.refused(answer.error_code)
             else:
                 self._member_id, self._generation = answer.member_id, answer.generation_id
                 return await self._sync(answer)
@@ -196,11 +196,11 @@ class SimGroupMember(CoordinatorClient):
                 assignments=assignments,
             )
             timeout_s = REBALANCE_TIMEOUT_MS / MS_PER_S + 2 * REQUEST_TIMEOUT_S
-            answer = await self._ask(request, SYNC_VERSION, timeout_s)
+            answer = await self.ask(request, SYNC_VERSION, timeout_s)
             if answer is None:
                 continue
             if answer.error_code:
-                await self._refused(answer.error_code)
+                await self.refused(answer.error_code)
                 continue
             self._history.generation_known(self._group, self._generation, self._now_s)
             owned: list[int] = json.loads(bytes(answer.assignment) or b"[]")
@@ -226,13 +226,13 @@ class SimGroupMember(CoordinatorClient):
 
     async def _heartbeat(self) -> None:
         request = HeartbeatRequest(self._group, self._generation, self._member_id)
-        answer = await self._ask(request, HEARTBEAT_VERSION)
+        answer = await self.ask(request, HEARTBEAT_VERSION)
         if answer is not None and answer.error_code:
-            await self._refused(answer.error_code)
+            await self.refused(answer.error_code)
 
     async def _leave(self) -> None:
         request = LeaveGroupRequest(group_id=self._group, members=[MemberIdentity(self._member_id)])
-        await self._ask(request, LEAVE_VERSION)
+        await self.ask(request, LEAVE_VERSION)
 
     # -- offsets
 
@@ -253,12 +253,12 @@ class SimGroupMember(CoordinatorClient):
                 )
             ],
         )
-        answer = await self._ask(request, COMMIT_VERSION)
+        answer = await self.ask(request, COMMIT_VERSION)
         if answer is None:
             return
         code = answer.topics[0].partitions[0].error_code
         if code:
-            await self._refused(code)
+            await self.refused(code)
         else:
             self._history.was_acknowledged(self._group, partition, commit, self._now_s)
 
@@ -287,12 +287,12 @@ async def fetch_offsets(
         topics=[OffsetFetchRequestTopic(TOPIC, list(partitions))],
         require_stable=stable,
     )
-    answer = await member._ask(request, FETCH_VERSION)
+    answer = await member.ask(request, FETCH_VERSION)
     if answer is None:
         return None
     codes = [answer.error_code, *(p.error_code for topic in answer.topics for p in topic.partitions)]
     if any(codes):
-        await member._refused(max(codes))
+        await member.refused(max(codes))
         return None
     return {
         partition.partition_index: None if partition.committed_offset == NO_OFFSET else partition.metadata

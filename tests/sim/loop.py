@@ -128,7 +128,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _advance(self) -> bool:
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not timers:
             return False
@@ -143,7 +143,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return True
 
     def _run_one(self, handle: events.Handle) -> None:
-        if handle._cancelled:  # type: ignore[attr-defined]
+        if handle.cancelled():
             return
         process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
         if process is not None:

@@ -37,7 +37,7 @@ class SimCommandConnection:
             node = process.service
             if node is None or node.commands_service is None:
                 raise ConnectionError(f"{process} takes no commands yet")
-            return await node.commands_service._answer(pb.Command.FromString(encoded))
+            return await node.commands_service.answer(pb.Command.FromString(encoded))
 
         try:
             return await source.network.call(

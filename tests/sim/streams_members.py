@@ -185,11 +185,11 @@ class SimStreamsMember(CoordinatorClient):
             self._history.gave_up(self._member_id)
             if self._epoch != JOIN_EPOCH and self._chance.random() < 0.7:
                 leave = StreamsGroupHeartbeatRequest(GROUP, self._member_id, LEAVE_EPOCH)
-                await self._ask(leave, HEARTBEAT_VERSION)
+                await self.ask(leave, HEARTBEAT_VERSION)
             await asyncio.sleep(self._chance.expovariate(1 / AWAY_S))
 
     async def _heartbeat(self) -> None:
-        answer: StreamsGroupHeartbeatResponse | None = await self._ask(self._request(), HEARTBEAT_VERSION)
+        answer: StreamsGroupHeartbeatResponse | None = await self.ask(self._request(), HEARTBEAT_VERSION)
         if answer is None:
             return
         error = ErrorCode(answer.error_code)

@@ -42,7 +42,7 @@ def settled_after(
     def holds() -> bool:
         return start_offset() >= RECORDS
 
-    waiting = loop.spawn_outside(world._until(holds, SETTLE_S, "the group settles", progress_s))
+    waiting = loop.spawn_outside(world.until(holds, SETTLE_S, "the group settles", progress_s))
     loop.run_until(lambda: waiting.done() or world.invariants.violation is not None)
     if waiting.done():
         waiting.result()

@@ -306,13 +306,13 @@ class World:
         for broker_id in plan.brokers:
             self.start_broker(broker_id)
         client = self.start_process("client", lambda process: None)
-        await self._until(self._all_registered, START_S, "brokers register")
+        await self.until(self._all_registered, START_S, "brokers register")
         for name, assignments in plan.all_assignments.items():
             created = client.spawn(self._create_topic(name, assignments))
-            await self._until(created.done, START_S, f"{name} is created")
+            await self.until(created.done, START_S, f"{name} is created")
         if self.applications is not None:
             prepared = client.spawn(self.applications.prepare())
-            await self._until(prepared.done, START_S, "the share group is configured")
+            await self.until(prepared.done, START_S, "the share group is configured")
         self._start_clients(client)
         if self.coordination is not None:
             self.coordination.start(client)
@@ -325,7 +325,7 @@ class World:
         faults.heal()
         if self.applications is not None:
             self.applications.begin_last_phase()
-        await self._until(self._has_gone_on, MAX_LOAD_S, "the load continues")
+        await self.until(self._has_gone_on, MAX_LOAD_S, "the load continues")
         for client_task in (*self.producers, *self.careless, self._operator):
             client_task.is_stopped = True
         if self.coordination is not None:
@@ -334,15 +334,15 @@ class World:
             self.applications.stop()
         self.phase = "settle"
         backlog_s = None if self.applications is None else self.applications.backlog_s
-        await self._until(self._has_settled, SETTLE_S, "the cluster settles", backlog_s)
+        await self.until(self._has_settled, SETTLE_S, "the cluster settles", backlog_s)
         self._check_end()
         if self.coordination is not None:
             told = client.spawn(self.coordination.ask_at_last())
-            await self._until(told.done, SETTLE_S, "committed offsets are returned")
+            await self.until(told.done, SETTLE_S, "committed offsets are returned")
         if self.applications is not None:
             self.applications.check_end()
             asked = client.spawn(self.applications.ask_at_last())
-            await self._until(asked.done, SETTLE_S, "offsets of transactions are returned")
+            await self.until(asked.done, SETTLE_S, "offsets of transactions are returned")
 
     def _has_gone_on(self) -> bool:
         return (
@@ -351,7 +351,7 @@ class World:
             and (self.applications is None or self.applications.has_gone_on())
         )
 
-    async def _until(
+    async def until(
         self,
         holds: Callable[[], bool],
         within_s: float,

@@ -313,10 +313,10 @@ class BrokerCommandsService:
         self, requests: AsyncIterator[pb.Command], _context: object
     ) -> AsyncIterator[pb.CommandAnswer]:
         async for message in requests:
-            task = self._in_work.start(self._answer(message))
+            task = self._in_work.start(self.answer(message))
             yield await asyncio.shield(task)
 
-    async def _answer(self, message: pb.Command) -> pb.CommandAnswer:
+    async def answer(self, message: pb.Command) -> pb.CommandAnswer:
         if not await self._is_for_us(message):
             return _not_carried_out(message, self._address_problem(message))
         async with self._one_at_a_time:

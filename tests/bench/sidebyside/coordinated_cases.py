@@ -53,7 +53,7 @@ class Connection:
     """A connection on which a request need not wait for the previous response."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+        self.writer = writer
         self._correlation_id = 0
         self._waiting: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
         self._reading = asyncio.create_task(self._read(reader))
@@ -83,12 +83,12 @@ class Connection:
         payload = encode_request_header(key, version, self._correlation_id, "bench") + b"".join(
             map(bytes, codec.request_encoder(key, version)(request))
         )
-        self._writer.write(_SIZE.pack(len(payload)) + payload)
+        self.writer.write(_SIZE.pack(len(payload)) + payload)
         return future
 
     async def close(self) -> None:
         self._reading.cancel()
-        self._writer.close()
+        self.writer.close()
 
 
 async def connect(bootstrap: str, group_ids: list[str]) -> dict[str, Connection]:
@@ -171,7 +171,7 @@ async def _rebalance(bootstrap: str, members: int, rounds: int) -> dict[str, flo
     for _ in range(rounds):
         group_id = f"bench-{uuid.uuid4().hex}"
         place = (await connect(bootstrap, [group_id]))[group_id]
-        host, port = place._writer.get_extra_info("peername")[:2]
+        host, port = place.writer.get_extra_info("peername")[:2]
         connections = [place] + [await Connection.open(host, port) for _ in range(members)]
         everyone = [Member(connection, group_id) for connection in connections[:members]]
         began = time.perf_counter()

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.request import RequestContext
-from tidelog.broker.security.audit import AUDIT, MAX_LINES_PER_SECOND, AuditLog
+from tidelog.broker.security.audit import MAX_LINES_PER_SECOND, AuditLog
 from tidelog.kernel import slices
 from tidelog.model.acl import ANONYMOUS, AclOperation, ResourceType, user_principal
 from tidelog.model.errors import ErrorCode
@@ -58,6 +58,14 @@ def test_failed_logins_do_not_displace_other_lines() -> None:
     assert told.count(("access denied", "DENIED")) == MAX_LINES_PER_SECOND
 
 
+@pytest.fixture(autouse=True)
+def _unused_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier tests may have used up the lines of the log of this process."""
+    log = AuditLog()
+    for module in ("security.audit", "parts", "net.authentication"):
+        monkeypatch.setattr(f"tidelog.broker.{module}.AUDIT", log)
+
+
 def test_each_api_that_changes_something_is_audited() -> None:
     changing = (
         ApiKey.ALTER_SHARE_GROUP_OFFSETS,
@@ -69,8 +77,6 @@ def test_each_api_that_changes_something_is_audited() -> None:
 
 
 def test_denied_accesses_and_calls_are_logged(tmp_path: Path) -> None:
-    for log in AUDIT._logs.values():
-        log._second = -1  # earlier tests may have used up its lines
     lab = InMemoryBroker(tmp_path, {"authorizer.class.name": STANDARD_AUTHORIZER})
     creation = create_topics.CreateTopicsRequest([CreatableTopic("t", 1, 1)])
 
@@ -102,8 +108,6 @@ def test_a_call_that_is_judged_in_slices_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, closes: bool
 ) -> None:
     monkeypatch.setattr(slices, "SLICE_MS", 1e-6)  # a slice ends at the first reading of the clock
-    for log in AUDIT._logs.values():
-        log._second = -1  # earlier tests may have used up its lines
     lab = InMemoryBroker(tmp_path, {"authorizer.class.name": STANDARD_AUTHORIZER})
     names = [f"t{number}" for number in range(3 * slices.STEPS_BETWEEN_READINGS)]
     creation = create_topics.CreateTopicsRequest([CreatableTopic(name, 1, 1) for name in names])
@@ -132,8 +136,6 @@ def test_a_call_that_is_judged_in_slices_is_logged(
 
 
 def test_a_call_is_logged_if_its_client_closes_the_connection_before_the_answer(tmp_path: Path) -> None:
-    for log in AUDIT._logs.values():
-        log._second = -1  # earlier tests may have used up its lines
     lab = InMemoryBroker(tmp_path)
     lab.controller.answer = lambda _: delete_topics.DeleteTopicsResponse(
         responses=[delete_topics.DeletableTopicResult("t")]

@@ -175,7 +175,7 @@ def test_a_first_start_while_another_member_waits_for_a_majority(
         for n in range(3)
     ]
     for member in members:
-        member._members = members
+        member.members = members
     try:
         for member in members:
             result = join(member, [other for other in members if other is not member], tmp_path)

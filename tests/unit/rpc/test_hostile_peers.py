@@ -282,7 +282,7 @@ class EpochLab:
         self._id += 1
         message = all_at_once(command_message(UpdateMetadata(1, controller_epoch, ())))
         message.MergeFrom(pb.Command(id=self._id, broker_id=BROKER_ID, broker_epoch=BROKER_EPOCH))
-        return await self.service._answer(message)
+        return await self.service.answer(message)
 
 
 def test_an_epoch_is_confirmed_once() -> None:

@@ -155,7 +155,7 @@ class IsrMaintenance:
         self._last_expiration_ms = self._clock.monotonic_ms()
         self._tasks = [
             asyncio.create_task(
-                self._repeat(self._expiration_interval_ms, self._expire_if_awake), name="isr-expiration"
+                self._repeat(self._expiration_interval_ms, self.expire_if_awake), name="isr-expiration"
             ),
             asyncio.create_task(
                 self._repeat(lambda: PROPAGATION_CHECK_INTERVAL_MS, self.propagate_isr_changes),
@@ -183,7 +183,7 @@ class IsrMaintenance:
             self._telemetry.isr_shrinks += 1
         self._propagation.isr_changed(topic_partition, self._clock.monotonic_ms())
 
-    async def _expire_if_awake(self) -> None:
+    async def expire_if_awake(self) -> None:
         """Expires followers, except after the process was suspended. It has not received their fetches in
         that time, so they get one more period.
         """

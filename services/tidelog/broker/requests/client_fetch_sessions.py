@@ -157,6 +157,9 @@ class ClientFetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
     @property
     def partition_count(self) -> int:
         """The number of partitions in all sessions."""

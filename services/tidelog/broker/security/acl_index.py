@@ -299,7 +299,7 @@ class AclIndex:
             if (prefix := name[:length]) in names
         ]
 
-    def _patterns_of(self, kind: int, name: str) -> list[_Resource]:
+    def patterns_of(self, kind: int, name: str) -> list[_Resource]:
         """Returns patterns that may have rules, among them all that contain the resource."""
         patterns = self._prefixes_of(kind, name)
         patterns.append(_Resource(kind, PatternType.LITERAL, name))
@@ -313,7 +313,7 @@ class AclIndex:
         """Returns whether the principal may do the operation, or None if no rule concerns the resource."""
         is_ruled = is_allowed = False
         denying, allowing = _or_all(operation), _ALLOWING[operation]
-        for resource in self._patterns_of(resource_type, name):
+        for resource in self.patterns_of(resource_type, name):
             principals = self._rules.get(resource)
             if principals is not None:
                 is_ruled = True

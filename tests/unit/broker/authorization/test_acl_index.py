@@ -87,11 +87,11 @@ def test_prefixes_of_others_cost_a_decision_little() -> None:
     prefixes = [rule("a" * length, pattern_type=PatternType.PREFIXED) for length in range(1, lengths + 1)]
     index = all_at_once(AclIndex().changed((), prefixes))
     name = "b" * lengths
-    found = index._patterns_of(ResourceType.TOPIC, name)
+    found = index.patterns_of(ResourceType.TOPIC, name)
     assert [pattern.name for pattern in found] == [name, "*"]
     after = all_at_once(index.changed(prefixes[3:4], [rule("bb", pattern_type=PatternType.PREFIXED)]))
-    assert [pattern.name for pattern in after._patterns_of(ResourceType.TOPIC, name)] == ["bb", name, "*"]
-    left = [pattern.name for pattern in after._patterns_of(ResourceType.TOPIC, "aaaaa")]
+    assert [pattern.name for pattern in after.patterns_of(ResourceType.TOPIC, name)] == ["bb", name, "*"]
+    left = [pattern.name for pattern in after.patterns_of(ResourceType.TOPIC, "aaaaa")]
     assert left == ["a", "aa", "aaa", "aaaaa", "aaaaa", "*"]
 
 

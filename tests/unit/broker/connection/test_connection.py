@@ -26,7 +26,6 @@ from structlog.testing import capture_logs
 from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.net import connection as connection_module
 from tidelog.broker.net.connection import (
-    CLIENT_LOG,
     LARGE_ANSWER_ROOM_BYTES,
     MAX_CLIENT_LINES_PER_SECOND,
     MAX_TURN_S,
@@ -41,6 +40,7 @@ from tidelog.kernel.steps import Steps
 from tidelog.metrics.telemetry import RequestMetrics, Telemetry
 from tidelog.model.acl import Principal
 from tidelog.model.fair_budget import FairBudget
+from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
 
@@ -58,10 +58,10 @@ class Transport:
         self.is_reading = True
         self.is_closing = False
         self._loop = loop
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
 
     def attach(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         connection.connection_made(cast(asyncio.BaseTransport, self))
 
     def get_extra_info(self, name: str) -> Any:
@@ -79,8 +79,8 @@ class Transport:
             self._loop.call_soon(self.lose)
 
     def lose(self) -> None:
-        if self._connection is not None:
-            self._connection.connection_lost(None)
+        if self.connection is not None:
+            self.connection.connection_lost(None)
 
 
 class Script:
@@ -92,6 +92,8 @@ class Script:
     def __init__(self) -> None:
         self.parked: dict[str, RequestContext] = {}
         self.started: list[str] = []
+        self.tasks: set[str] = set()
+        """The requests that hold back later ones until they are answered."""
         self.now_s = 0.0
         self.abandoned: list[str] = []
         self.kept: list[Callable[[], object]] = []
@@ -121,6 +123,7 @@ class Script:
                 self.kept.append(connection.keep_copy(len(frame), lambda: self.dropped.append(name[:1])))
             context.park()
             connection.start_barrier()
+            self.tasks.add(name)
             self.parked[name] = context
         elif word == "large":
             connection.answer_now(context, self.encode_answer(context, "x" * int(name)))
@@ -174,7 +177,11 @@ class Lab:
         self.script = Script()
         self.clock = mock.patch.object(connection_module, "monotonic", lambda: self.script.now_s)
         self.clock.start()
-        CLIENT_LOG._second = -1  # earlier tests may have used up its lines
+        # Earlier tests may have used up the lines of the process.
+        self.log_s = 0.0
+        log = BoundedLog("tidelog.broker.clients", MAX_CLIENT_LINES_PER_SECOND, lambda: self.log_s)
+        self.log = mock.patch.object(connection_module, "CLIENT_LOG", log)
+        self.log.start()
         self.pool = BufferPool()
         self.forgotten: list[Connection] = []
         self.admits = True
@@ -210,7 +217,7 @@ class Lab:
         the rest.
         """
         connection = connection or self.connection
-        transport = cast(Transport, connection._transport)
+        transport = next(known for known in self.transports if known.connection is connection)
         while stream and transport.is_reading:
             buffer = connection.get_buffer(-1)
             size = min(len(buffer), len(stream), most)
@@ -260,6 +267,7 @@ class Lab:
             transport.server.close()
         self.runner.close()
         self.clock.stop()
+        self.log.stop()
 
 
 @pytest.fixture
@@ -379,7 +387,7 @@ def test_every_request_is_answered_once_and_in_order(script: list[tuple[str, Any
 
 
 def finish(lab: Lab, name: str) -> None:
-    if lab.connection._barriers and name == list(lab.script.parked)[-1]:
+    if name in lab.script.tasks:
         lab.script.end_task(name)
     else:
         lab.script.answer(name)
@@ -486,7 +494,7 @@ def test_the_memory_of_a_closed_connection_is_free_at_once(lab: Lab) -> None:
     del parked, edit
     transport.lose()
     lab.forgotten.clear()
-    transport._connection = None
+    transport.connection = None
     # The test's own variable, and the argument of getrefcount.
     assert sys.getrefcount(connection) == 2
 
@@ -544,9 +552,9 @@ def test_bytes_after_the_end_are_ignored(lab: Lab) -> None:
 
 def test_the_end_gives_buffers_back(lab: Lab) -> None:
     lab.feed_bytes(struct.pack(">i", 1_000_000) + bytes(200_000))
-    free_before = len(lab.pool._free)
+    assert lab.pool.in_use_bytes
     lab.transport.lose()
-    assert len(lab.pool._free) == free_before + 1
+    assert not lab.pool.in_use_bytes
 
 
 def test_a_connection_that_is_not_admitted_is_closed(lab: Lab) -> None:
@@ -814,13 +822,12 @@ def test_a_mute_ends_with_its_connection(lab: Lab) -> None:
     assert not [handle for handle in lab.loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
 
 
-def test_many_faulty_clients_cannot_fill_the_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CLIENT_LOG, "_monotonic_s", lambda: 7_000_000.0)
+def test_many_faulty_clients_cannot_fill_the_log(lab: Lab) -> None:
     with capture_logs() as logs:
         for _ in range(3 * MAX_CLIENT_LINES_PER_SECOND):
             connection, _ = lab.connect()
             connection.refuse("bad")
-        monkeypatch.setattr(CLIENT_LOG, "_monotonic_s", lambda: 7_000_001.0)
+        lab.log_s += 1
         lab.connection.refuse("bad")
     assert len(logs) == MAX_CLIENT_LINES_PER_SECOND + 1
     assert logs[-1]["lines_omitted_before"] == 2 * MAX_CLIENT_LINES_PER_SECOND

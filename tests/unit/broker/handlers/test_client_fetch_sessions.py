@@ -77,7 +77,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         assert offsets(plan) == wanted
         assert not plan.is_incremental
         assert plan.session is None or wanted
-        evicted = [name for name in self.known if name not in self.sessions._sessions]
+        evicted = [name for name in self.known if name not in self.sessions]
         share = self.share(client)
         for name in evicted:
             known = self.known[name]
@@ -257,7 +257,7 @@ def test_a_client_that_fills_the_slots_leaves_others_their_share() -> None:
     assert 0 not in sessions_of(sessions, "other", [1] * 5)
     assert len(sessions) == 16
     assert sessions_of(sessions, "greedy", [5], 2_000) == [0]
-    evicted = [name for name in greedy[:14] if name not in sessions._sessions]
+    evicted = [name for name in greedy[:14] if name not in sessions]
     assert (len(evicted), sessions.evicted_total) == (3, 3)
     with pytest.raises(KafkaError) as refusal:  # the client makes a full fetch
         sessions.plan(request(evicted[0], 1), BY_NAME, "greedy", 0)

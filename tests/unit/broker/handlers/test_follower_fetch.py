@@ -400,11 +400,11 @@ def test_a_leader_that_was_frozen_removes_no_replica_from_the_isr(lab: LeaderLab
         await lab.lead(isr=(1, 2))
         lab.append()
         lab.clock.advance(60_000)
-        await lab.isr._expire_if_awake()
+        await lab.isr.expire_if_awake()
         await lab.isr.writer.until_idle()
         assert lab.replica().core.in_sync_replicas == (1, 2)
         lab.clock.advance(15_000)
-        await lab.isr._expire_if_awake()
+        await lab.isr.expire_if_awake()
         await lab.isr.writer.until_idle()
         assert lab.replica().core.in_sync_replicas == (1,)
 

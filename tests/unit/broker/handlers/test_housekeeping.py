@@ -108,7 +108,11 @@ def test_housekeeping_skips_a_partition_that_is_closed_meanwhile(
 
 
 @pytest.mark.parametrize("failure", [LogStorageError("full"), OSError(28, "full"), KeyError("a bug")])
-def test_a_task_that_fails_is_retried(lab: InMemoryBroker, failure: Exception) -> None:
+def test_a_task_that_fails_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    settings = {"log.flush.scheduler.interval.ms": "1", "log.cleaner.enable": "false"}
+    lab = InMemoryBroker(tmp_path, settings)
     housekeeping = lab.broker.housekeeping
     turns: list[int] = []
 
@@ -117,12 +121,16 @@ def test_a_task_that_fails_is_retried(lab: InMemoryBroker, failure: Exception) -
         raise failure
 
     async def watch(**_: Any) -> None:
-        housekeeping._every(1, duty)
+        monkeypatch.setattr(housekeeping, "flush", duty)
+        housekeeping.start()
         while len(turns) < 3:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
         await housekeeping.stop()
 
-    lab.runner.run(asyncio.wait_for(watch(), 10))
+    try:
+        lab.runner.run(asyncio.wait_for(watch(), 10))
+    finally:
+        lab.close()
 
 
 def test_a_search_for_dead_letters_reads_only_the_settings_of_groups_that_have_them(

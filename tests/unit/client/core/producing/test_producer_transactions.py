@@ -44,11 +44,11 @@ class TransactionalCluster(ModelCluster):
     failed_count = 0
     """The number of transactions that had to be aborted."""
 
-    def _process(
+    def process(
         self, node_id: int, data: list[tuple[TopicPartition, UUID, bytes]]
     ) -> dict[TopicPartition, PartitionAnswer]:
         fenced = {place for place, _, batch in data if parse_header(batch).producer_epoch < self.epoch}
-        answers = super()._process(node_id, [row for row in data if row[0] not in fenced])
+        answers = super().process(node_id, [row for row in data if row[0] not in fenced])
         refusal = PartitionAnswer(ErrorCode.INVALID_PRODUCER_EPOCH, -1, -1, None, None)
         return answers | dict.fromkeys(fenced, refusal)
 

@@ -347,7 +347,7 @@ def test_the_previous_epoch_is_valid_and_others_are_fenced(lab: StreamsLab) -> N
     two = joined(lab, "b", "q")
     lab.beat_threads([one, two], 4)
     assert one.epoch > before
-    tasks = {"active_tasks": one._message("active"), "standby_tasks": [], "warmup_tasks": []}
+    tasks = {"active_tasks": one.message("active"), "standby_tasks": [], "warmup_tasks": []}
     assert lab.beat_streams(member_epoch=before, **tasks).error_code == ErrorCode.NONE
     assert lab.beat_streams(member_epoch=before).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     everything = tasks | {"active_tasks": [TaskIds("0", list(range(PARTITIONS)))]}
