@@ -69,7 +69,8 @@ class BrokerSurroundings(NamedTuple):
 class BrokerParts:
     """The objects of one broker. The constructor passes to each the objects that it uses and starts none.
 
-    Only `BrokerServer`, the simulator and test labs hold all of them.
+    Only `BrokerServer`, the simulator and test labs hold all of them. A handler of more than six takes these
+    from here in its constructor.
     """
 
     def __init__(

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Hashable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from tidelog.broker.cluster.view import CurrentSettings, MetadataView, closest_replica
+from tidelog.broker.cluster.view import closest_replica
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange, is_resident
@@ -30,16 +30,13 @@ from tidelog.broker.replication.fetch_wire import (
 )
 from tidelog.broker.requests.client_fetch_sessions import (
     ClientFetchPosition,
-    ClientFetchSessions,
     ClientPartitionKey,
     FetchPlan,
 )
 from tidelog.broker.requests.request import PARKED, Answer, RequestContext
 from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
-from tidelog.broker.security.authorizer import Authorizer
-from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
-from tidelog.metrics.telemetry import Telemetry, TopicTraffic
+from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import FIRST_VERSION_WITH_TOPIC_IDS, NO_REPLICA, NO_SESSION, UNKNOWN_OFFSET
@@ -56,6 +53,9 @@ from tidelog.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+
+if TYPE_CHECKING:
+    from tidelog.broker.parts import BrokerParts
 
 READ: Final = AclOperation.READ
 FIRST_VERSION_FROM_FOLLOWERS: Final = 11
@@ -112,29 +112,18 @@ class FetchHandler:
         "waiting",
     )
 
-    def __init__(
-        self,
-        hosted: HostedPartitions,
-        metadata: MetadataView,
-        sessions: ClientFetchSessions,
-        waiting: WaitingRequests,
-        settings: CurrentSettings,
-        telemetry: Telemetry,
-        clock: Clock,
-        followers: FollowerFetchHandler,
-        authorizer: Authorizer | None = None,
-    ) -> None:
-        self.authorizer = authorizer
-        self.hosted = hosted
-        self.metadata = metadata
-        self.sessions = sessions
-        self.waiting = waiting
-        self.settings = settings
-        self.telemetry = telemetry
-        self.clock = clock
+    def __init__(self, parts: BrokerParts, followers: FollowerFetchHandler) -> None:
+        self.authorizer = parts.authorizer
+        self.hosted = parts.hosted
+        self.metadata = parts.metadata
+        self.sessions = parts.fetch_sessions
+        self.waiting = parts.waiting
+        self.settings = parts.current_settings
+        self.telemetry = parts.telemetry
+        self.clock = parts.clock
         self.followers = followers
         self.replication_listener_names = frozenset(
-            settings.broker.listener_plan().replication_listener_names
+            self.settings.broker.listener_plan().replication_listener_names
         )
         """Followers fetch over these listeners only. Otherwise a client could report positions that no
         replica has reached, and acknowledge records that are not replicated.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.cluster.view import CurrentSettings, MetadataView, is_rack_aware
+from tidelog.broker.cluster.view import is_rack_aware
 from tidelog.broker.handlers.fetch import (
     FIRST_VERSION_WITH_LEADERS,
     MOVED,
@@ -25,7 +25,6 @@ from tidelog.broker.handlers.fetch import (
     ResponseTopics,
     current_leader,
 )
-from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.partition.events import FollowerFetched
@@ -38,20 +37,16 @@ from tidelog.broker.replication.fetch_wire import (
 from tidelog.broker.replication.follower_fetch_sessions import (
     FollowerFetchPosition,
     FollowerFetchSession,
-    FollowerFetchSessions,
 )
-from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, Route
-from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
-from tidelog.kernel.timer import Timer
-from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.wire.messages.fetch import EpochEndOffset as DivergingEpoch
 from tidelog.wire.messages.fetch import FetchResponse, PartitionData
 
 if TYPE_CHECKING:
+    from tidelog.broker.parts import BrokerParts
     from tidelog.kernel.timer import Callback, TimerEntry
 
 SWEEPS_PER_LAG_TIME: Final = 20
@@ -75,25 +70,15 @@ class FollowerFetches:
         "timer",
     )
 
-    def __init__(
-        self,
-        hosted: HostedPartitions,
-        metadata: MetadataView,
-        sessions: FollowerFetchSessions,
-        throttle: LeaderThrottle,
-        settings: CurrentSettings,
-        telemetry: Telemetry,
-        clock: Clock,
-        timer: Timer,
-    ) -> None:
-        self.hosted = hosted
-        self.metadata = metadata
-        self.sessions = sessions
-        self.throttle = throttle
-        self.settings = settings
-        self.telemetry = telemetry
-        self.clock = clock
-        self.timer = timer
+    def __init__(self, parts: BrokerParts) -> None:
+        self.hosted = parts.hosted
+        self.metadata = parts.metadata
+        self.sessions = parts.follower_fetch_sessions
+        self.throttle = parts.leader_throttle
+        self.settings = parts.current_settings
+        self.telemetry = parts.telemetry
+        self.clock = parts.clock
+        self.timer = parts.timer
         self._routes: dict[int, Route] = {}
 
     def handle(self, request: FollowerRequest, context: RequestContext) -> Answer:

@@ -16,17 +16,13 @@ The most frequent request, of one batch without a transaction, is a `OneBatch` (
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator
-from concurrent.futures import Executor
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.coordination.verification import (
     TransactionalBatch,
     TransactionVerification,
-    Verification,
     transactional_header,
 )
-from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Appended, Replica
 from tidelog.broker.net.connection import ClosedByProtocolError
 from tidelog.broker.net.socket_io import CAUTIOUS_ALLOCATION_BYTES
@@ -45,12 +41,11 @@ from tidelog.broker.requests.request import (
     Reply,
     RequestContext,
 )
-from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
+from tidelog.broker.requests.waiting import DelayedRequest
 from tidelog.broker.security.authorizer import Authorizer
-from tidelog.kernel.clock import JUMP_MS, Clock
+from tidelog.kernel.clock import JUMP_MS
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.slices import run_in_slices
-from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import ACKS_ALL
@@ -66,6 +61,9 @@ from tidelog.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+
+if TYPE_CHECKING:
+    from tidelog.broker.parts import BrokerParts
 
 WRITE: Final = AclOperation.WRITE
 Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
@@ -100,29 +98,17 @@ class ProduceHandler:
         "waiting",
     )
 
-    def __init__(
-        self,
-        hosted: HostedPartitions,
-        metadata: MetadataView,
-        waiting: WaitingRequests,
-        coordinator: Verification,
-        settings: CurrentSettings,
-        telemetry: Telemetry,
-        clock: Clock,
-        steady_clock: Clock,
-        record_walks: Executor,
-        authorizer: Authorizer | None = None,
-    ) -> None:
-        self.record_walks = record_walks
-        self.authorizer = authorizer
-        self.hosted = hosted
-        self.metadata = metadata
-        self.waiting = waiting
-        self.coordinator = coordinator
-        self.settings = settings
-        self.telemetry = telemetry
-        self.clock = clock
-        self.steady_clock = steady_clock
+    def __init__(self, parts: BrokerParts) -> None:
+        self.hosted = parts.hosted
+        self.metadata = parts.metadata
+        self.waiting = parts.waiting
+        self.coordinator = parts.coordination.verification
+        self.settings = parts.current_settings
+        self.telemetry = parts.telemetry
+        self.clock = parts.clock
+        self.steady_clock = parts.steady_clock
+        self.record_walks = parts.record_walks
+        self.authorizer = parts.authorizer
 
     def handle(self, request: ProduceRequest | OneBatch, context: RequestContext) -> Answer:
         produce = Produce(self, request, context)

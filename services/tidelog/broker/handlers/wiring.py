@@ -30,46 +30,18 @@ def produce(parts: BrokerParts) -> Family:
     from tidelog.broker.handlers import produce
     from tidelog.broker.requests import one_batch
 
-    handler = produce.ProduceHandler(
-        parts.hosted,
-        parts.metadata,
-        parts.waiting,
-        parts.coordination.verification,
-        parts.current_settings,
-        parts.telemetry,
-        parts.clock,
-        parts.steady_clock,
-        parts.record_walks,
-        parts.authorizer,
-    )
-    return {ApiKey.PRODUCE: Handling(handler.handle, cast(DecoderOfVersion, one_batch.decoder))}
+    return {
+        ApiKey.PRODUCE: Handling(
+            produce.ProduceHandler(parts).handle, cast(DecoderOfVersion, one_batch.decoder)
+        )
+    }
 
 
 def fetch(parts: BrokerParts) -> Family:
     from tidelog.broker.handlers import fetch
     from tidelog.broker.handlers.follower_fetch import FollowerFetches
 
-    followers = FollowerFetches(
-        parts.hosted,
-        parts.metadata,
-        parts.follower_fetch_sessions,
-        parts.leader_throttle,
-        parts.current_settings,
-        parts.telemetry,
-        parts.clock,
-        parts.timer,
-    )
-    handler = fetch.FetchHandler(
-        parts.hosted,
-        parts.metadata,
-        parts.fetch_sessions,
-        parts.waiting,
-        parts.current_settings,
-        parts.telemetry,
-        parts.clock,
-        followers,
-        parts.authorizer,
-    )
+    handler = fetch.FetchHandler(parts, FollowerFetches(parts))
     return {ApiKey.FETCH: Handling(handler.handle, fetch.decoder)}
 
 

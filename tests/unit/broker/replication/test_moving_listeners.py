@@ -46,10 +46,11 @@ def test_a_follower_prefers_the_new_listener_and_takes_what_its_leader_has(
     ("listener", "is_accepted"), [("PEERS", True), ("REPLICATION", True), ("CLIENTS", False)]
 )
 def test_a_leader_accepts_followers_on_both_listeners_and_no_others(listener: str, is_accepted: bool) -> None:
-    none = cast(Any, None)
     settings = SimpleNamespace(broker=BrokerSettings.parse(BOTH))
+    used = ("authorizer", "hosted", "metadata", "fetch_sessions", "waiting", "telemetry", "clock")
+    parts = SimpleNamespace(**dict.fromkeys(used), current_settings=settings)
     followers = SimpleNamespace(handle=lambda request, context: "handled")
-    handler = FetchHandler(none, none, none, none, cast(Any, settings), none, none, cast(Any, followers))
+    handler = FetchHandler(cast(Any, parts), cast(Any, followers))
     request = FetchRequest(replica_state=ReplicaState(2, 7), topics=[])
     context = make_context(17, listener_name=listener)
     answer = handler.handle(request, context)
