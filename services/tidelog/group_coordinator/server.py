@@ -20,7 +20,7 @@ from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.shards.broker_calls import BrokerCalls
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.lag import LagReporter
-from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime, Loop, Parts
 from tidelog.group_coordinator.shards.sessions import BrokerSessions, RequestTracing
 from tidelog.group_coordinator.shards.store_copies import ClusterView, FollowedSettings
 from tidelog.group_coordinator.share_state_core import ShareStateCore
@@ -77,10 +77,12 @@ class GroupCoordinator:
         KafkaError(DUPLICATE_BROKER_REGISTRATION) if another live coordinator has this node.id, and
         StoreUnavailableError.
         """
-        timer = LoopTimer(asyncio.get_running_loop())
-        clock = clock or SystemClock()
+        running = asyncio.get_running_loop()
+        timer, clock = LoopTimer(running), clock or SystemClock()
+        loop = Loop(SteadyClock(clock), timer, running.call_soon)
         followed = FollowedSettings(store, settings)
-        runtime, lag = _compose(store, settings, connector, followed, clock, timer, tracing)
+        runtime = _compose(store, settings, connector, followed, loop, tracing)
+        lag = LagReporter(runtime, runtime.calls.offsets, clock, timer)
         entry = CoordinatorEntry(GROUP, settings.node_id)
         session = Session(
             store,
@@ -139,26 +141,20 @@ def _compose(
     settings: BrokerSettings,
     connector: SessionConnector,
     followed: FollowedSettings,
-    clock: Clock,
-    timer: LoopTimer,
+    loop: Loop,
     tracing: CallTracing | None,
-) -> tuple[CoordinatorRuntime, LagReporter]:
+) -> CoordinatorRuntime:
     view = ClusterView(store)
-    sessions = BrokerSessions(connector, settings.node_id, view, timer)
-    calls = BrokerCalls(sessions.any_line, sessions.line_to_leader, view.is_topic_gone, timer)
-    runtime = CoordinatorRuntime(
+    claims = Claims(store, settings.node_id, shard_count=view.shard_count)
+    sessions = BrokerSessions(connector, settings.node_id, view, loop.timer)
+    calls = BrokerCalls(sessions.any_line, sessions.line_to_leader, view.is_topic_gone, loop.timer)
+    return CoordinatorRuntime(
         settings.node_id,
         core_factories(settings, followed),
-        view=view,
-        claims=Claims(store, settings.node_id, shard_count=view.shard_count),
-        sessions=sessions,
-        calls=calls,
-        tracing=None if tracing is None else RequestTracing(tracing),
-        clock=SteadyClock(clock),
-        timer=timer,
-        call_soon=asyncio.get_running_loop().call_soon,
+        Parts(view, claims, sessions, calls),
+        loop,
+        None if tracing is None else RequestTracing(tracing),
     )
-    return runtime, LagReporter(runtime, calls.offsets, clock, timer)
 
 
 def core_factories(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -79,14 +79,30 @@ _OfAnAttachment: TypeAlias = ShardCommitted | ShardRecords | ShardAttached | Sha
 _log = structlog.get_logger(__name__)
 
 
+class Loop(NamedTuple):
+    """The times of one event loop, and its next turn."""
+
+    clock: Clock
+    timer: LoopTimer
+    call_soon: CallSoon
+
+
+class Parts(NamedTuple):
+    """The other parts of a coordinator, which the runtime connects with the shards."""
+
+    view: ClusterView
+    claims: Claims
+    sessions: BrokerSessions
+    calls: BrokerCalls
+
+
 class _LoadQueue:
     """The replays of shards that load, of which the first is under way. After a failure of a broker, many
     shards load at once.
     """
 
-    def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
-        self._clock = clock
-        self._call_soon = call_soon
+    def __init__(self, loop: Loop) -> None:
+        self._clock, _, self._call_soon = loop
         self._replays: deque[Iterator[None]] = deque()
 
     def add(self, replay: Iterator[None]) -> None:
@@ -115,10 +131,9 @@ class _LoadQueue:
 class _ImageQueue:
     """The shards that do not have the newest image of the cluster yet."""
 
-    def __init__(self, runtime: CoordinatorRuntime, clock: Clock, call_soon: CallSoon) -> None:
+    def __init__(self, runtime: CoordinatorRuntime, loop: Loop) -> None:
         self._runtime = runtime
-        self._clock = clock
-        self._call_soon = call_soon
+        self._clock, _, self._call_soon = loop
         self._due: Cancellable | None = None
         self._outdated: deque[Shard] = deque()
 
@@ -169,34 +184,23 @@ class CoordinatorRuntime:
         self,
         coordinator_id: int,
         make_cores: Mapping[ShardKind, MakeCore],
-        *,
-        view: ClusterView,
-        claims: Claims,
-        sessions: BrokerSessions,
-        calls: BrokerCalls,
-        tracing: RequestTracing | None,
-        clock: Clock,
-        timer: LoopTimer,
-        call_soon: CallSoon,
+        parts: Parts,
+        loop: Loop,
+        tracing: RequestTracing | None = None,
     ) -> None:
         self.shards: dict[ShardId, Shard] = {}
         self.counts = CoordinatorCounts()
-        self.claims = claims
-        self.sessions = sessions
-        self.calls = calls
-        self.view = view
+        self.view, self.claims, self.sessions, self.calls = parts
         self._tracing = tracing
         self._coordinator_id = coordinator_id
         self._make_cores = make_cores
-        self._clock = clock
-        self._timer = timer
-        self._call_soon = call_soon
-        self.images = _ImageQueue(self, clock, call_soon)
+        self._clock, self._timer, self._call_soon = loop
+        self.images = _ImageQueue(self, loop)
         self._shard_counts: list[int] = []
         self._by_attachment: dict[int, Shard] = {}
         self._attachments = 0
         self._retries: dict[ShardId, Cancellable] = {}
-        self._loads = _LoadQueue(clock, call_soon)
+        self._loads = _LoadQueue(loop)
         self._items: WaitingItems = WaitingItems()
         self._pending: list[Shard] = []
         self._has_pending_markers = False

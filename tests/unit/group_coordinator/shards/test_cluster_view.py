@@ -15,7 +15,7 @@ from tidelog.group_coordinator.groups.offset_commits import (
     offset_record,
 )
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord, TopicImage
-from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime, Loop, Parts
 from tidelog.group_coordinator.shards.store_copies import ClusterView
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.instants import WallMs
@@ -131,14 +131,8 @@ def test_topics_that_vanish_with_the_shards_own_topic_are_not_taken_for_deleted(
     runtime = CoordinatorRuntime(
         1,
         {},
-        view=view,
-        claims=unused,
-        sessions=unused,
-        calls=unused,
-        tracing=None,
-        clock=ManualClock(),
-        timer=unused,
-        call_soon=unused,
+        Parts(view, unused, unused, unused),
+        Loop(ManualClock(), unused, unused),
     )
     runtime.shards = shards
     runtime.images.send()

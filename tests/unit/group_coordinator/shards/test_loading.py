@@ -19,7 +19,7 @@ from tidelog.group_coordinator.groups.offset_commits import (
     offset_record,
 )
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
-from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime, Loop, Parts
 from tidelog.group_coordinator.shards.shard import Shard, ShardState
 from tidelog.group_coordinator.shards.shard_log import BatchWriter
 from tidelog.kernel import slices
@@ -118,14 +118,8 @@ class Loads:
         self.runtime = CoordinatorRuntime(
             7,
             {ShardKind.GROUP: self._new_core},
-            view=view,
-            claims=claims,
-            sessions=sessions,
-            calls=calls,
-            tracing=None,
-            clock=clock,
-            timer=timer,
-            call_soon=self.soon.append,
+            Parts(view, claims, sessions, calls),
+            Loop(clock, timer, self.soon.append),
         )
         for number in range(SHARDS):
             self.runtime.claimed(ShardId(ShardKind.GROUP, number), 1)

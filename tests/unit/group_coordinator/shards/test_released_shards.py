@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.group_coordinator.shards import runner
-from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime, Loop, Parts
 from tidelog.metadata.store import StoreUnavailableError
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 
@@ -33,20 +33,15 @@ class UnansweredClaims:
 
 def _runtime(claims: UnansweredClaims) -> CoordinatorRuntime:
     unused: Any = None
-    parts: dict[str, Any] = {
-        "view": SimpleNamespace(leader=lambda partition: None),
-        "claims": claims,
-        "sessions": [],
-        "call_soon": lambda callback: None,
-    }
-    for name in (
-        "calls",
-        "tracing",
-        "clock",
-        "timer",
-    ):
-        parts[name] = unused
-    return CoordinatorRuntime(1, {ShardKind.GROUP: unused}, **parts)
+    view: Any = SimpleNamespace(leader=lambda partition: None)
+    sessions: Any = []
+    given: Any = claims
+    return CoordinatorRuntime(
+        1,
+        {ShardKind.GROUP: unused},
+        Parts(view, given, sessions, unused),
+        Loop(unused, unused, lambda callback: None),
+    )
 
 
 @pytest.fixture(autouse=True)
