@@ -450,6 +450,14 @@ def read_text_file(option: str, path: Path) -> str:
         raise ToolError(f"{option} {path}: the file is not UTF-8 text") from None
 
 
+def write_text_file(path: Path, text: str) -> None:
+    """Writes the file that --output names. Raises ToolError if it can't be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ToolError(f"--output {path}: {error.strerror}") from error
+
+
 def parse_partition_rows(
     text: str, source: str, numbers: tuple[str, ...] = ()
 ) -> dict[TopicPartition, Mapping[str, Any]]:  # `Any`: parsed JSON

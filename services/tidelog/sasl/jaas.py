@@ -23,6 +23,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _USER_PREFIX: Final = "user_"
+_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 class JaasError(ValueError):
@@ -99,3 +100,8 @@ def _unescaped(match: re.Match[str]) -> str:
     if body.isdigit() and body <= "7" * len(body):
         return chr(int(body, 8))
     return _ESCAPES.get(body, body)
+
+
+def scram_login(user: str, password: str) -> str:
+    """Returns the value with which Kafka's clients log in with SCRAM."""
+    return f"{_SCRAM_MODULE} required username={quoted(user)} password={quoted(password)};"

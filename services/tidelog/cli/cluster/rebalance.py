@@ -14,10 +14,11 @@ from typing import Final, TypeVar
 import click
 
 from tidelog.cli.output import add_facts, counted, note, print_table, say
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect, write_text_file
 from tidelog.client.admin.reassignments import (
     Move,
     PlanError,
+    Reassignment,
     Standing,
     after_moves,
     alter_reassignments,
@@ -33,6 +34,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
+from tidelog.model.topics import TopicPartition
 
 _DEFAULT_TIMEOUT_S: Final = 86_400.0
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
@@ -116,7 +118,7 @@ def command(
         moves = planned(standing, leaving)
         _show(standing, moves)
         if output is not None:
-            _write(output, moves)
+            write_text_file(output, plan_json(moves))
         if not execute:
             if moves:
                 note("Nothing was moved. Use --execute to execute the plan.")
@@ -179,21 +181,10 @@ def _show(standing: Standing, moves: Sequence[Move]) -> None:
         )
 
 
-def _write(output: Path, moves: Sequence[Move]) -> None:
-    try:
-        output.write_text(plan_json(moves), "utf-8")
-    except OSError as error:
-        raise ToolError(f"--output {output}: {error.strerror}") from error
-
-
 def _verify(cluster: Cluster) -> None:
     under_way = list_reassignments(cluster)
     if under_way:
-        rows = [
-            (topic, index, move.replicas, move.adding, move.removing)
-            for (topic, index), move in sorted(under_way.items())
-        ]
-        print_table(("topic", "#partition", "replicas", "adding", "removing"), rows, name="moving")
+        print_running(under_way, name="moving")
         raise ToolError(
             f"{counted(len(under_way), 'partition', 'is', 'are')} moving; "
             "the throttle remains until they are finished"
@@ -202,6 +193,15 @@ def _verify(cluster: Cluster) -> None:
     add_facts(moving=[])
     removed = f"{counted(count, 'throttle', 'was', 'were')} removed" if count else "there is no throttle"
     say(f"No partition is moving; {removed}.", throttles_removed=count)
+
+
+def print_running(under_way: Mapping[TopicPartition, Reassignment], name: str | None = None) -> None:
+    """Prints the running moves."""
+    print_table(
+        ("topic", "#partition", "replicas", "adding", "removing"),
+        [(*key, move.replicas, move.adding, move.removing) for key, move in sorted(under_way.items())],
+        name=name,
+    )
 
 
 def _cancel(cluster: Cluster) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
 
-from tidelog.cli.cluster.rebalance import parse_ids, remove_throttle, set_throttle
+from tidelog.cli.cluster.rebalance import parse_ids, planned, print_running, remove_throttle, set_throttle
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.tool_command import (
     ProtocolInt,
@@ -41,7 +42,6 @@ from tidelog.client.admin.reassignments import (
     assignment_json,
     elect_leaders,
     list_reassignments,
-    plan_moves,
     progress_of,
     requested_moves,
     running_moves,
@@ -150,7 +150,7 @@ def reassign_command(
         elif is_cancel:
             _cancel(cluster, wanted, preserve_throttles)
         else:
-            _show_running(cluster)
+            print_running(list_reassignments(cluster))
 
 
 def parse_reassignment(text: str, source: str) -> Assignment:
@@ -186,19 +186,11 @@ def parse_topics(text: str, source: str) -> list[str]:
 
 def _generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], ignores_racks: bool) -> None:
     standing = standing_of(cluster, topics)
-    missing = sorted(set(brokers) - set(standing.racks))
-    if missing:
-        raise ToolError(
-            f"--broker-list: the cluster has no live broker {missing[0]}; "
-            "'tidelog cluster describe' shows the brokers"
-        )
+    _check_live("--broker-list", brokers, standing.racks)
     racks = dict.fromkeys(standing.racks) if ignores_racks else standing.racks
     held = {broker for replicas in standing.assignment.values() for broker in replicas}
     leaving = (held | set(racks)) - set(brokers)
-    try:
-        moves = plan_moves(standing.assignment, racks, leaving)
-    except PlanError as error:
-        raise ToolError(f"no plan is possible: {error}") from error
+    moves = planned(replace(standing, racks=racks), sorted(leaving))
     proposed = assignment_json(after_moves(standing.assignment, moves))
     current = assignment_json(standing.assignment)
     if output_format() is OutputFormat.JSON:
@@ -208,6 +200,15 @@ def _generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], i
     note(current.rstrip())
     note(f"The proposed assignment, which moves {counted(len(moves), 'partition')}:")
     click.echo(proposed, nl=False)
+
+
+def _check_live(source: str, broker_ids: Iterable[int], live: Collection[int]) -> None:
+    missing = [broker_id for broker_id in broker_ids if broker_id not in live]
+    if missing:
+        raise ToolError(
+            f"{source}: the cluster has no live broker {missing[0]}; "
+            "'tidelog cluster describe' shows the brokers"
+        )
 
 
 def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_additional: bool) -> None:
@@ -283,16 +284,6 @@ def _remove_throttle(cluster: Cluster, wanted: Assignment, standing: Standing, k
     count = remove_throttle(cluster, sorted({topic for topic, _ in wanted} & existing))
     if count:
         note(f"{count} throttles were removed.")
-
-
-def _show_running(cluster: Cluster) -> None:
-    print_table(
-        ("topic", "#partition", "replicas", "adding", "removing"),
-        [
-            (*key, move.replicas, move.adding, move.removing)
-            for key, move in sorted(list_reassignments(cluster).items())
-        ],
-    )
 
 
 @click.command(
@@ -373,12 +364,7 @@ def log_dirs_command(broker_list: str | None, topic_list: str | None, shows_repl
     names = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
     with connect() as cluster:
         live = {broker.broker_id for broker in cluster.describe().brokers}
-        missing = [broker for broker in brokers if broker not in live]
-        if missing:
-            raise ToolError(
-                f"--broker-list {broker_list}: the cluster has no live broker {missing[0]}; "
-                "'tidelog cluster describe' shows the brokers"
-            )
+        _check_live(f"--broker-list {broker_list}", brokers, live)
         topics = cluster.topics(names) if names else None
         for name in names:
             if topics is not None and name not in topics:

@@ -29,7 +29,8 @@ from tidelog.cli.doctor.facts import (
     worst_first,
 )
 from tidelog.cli.doctor.partition_check import STRANDED, stranded_findings
-from tidelog.cli.local_cluster.cluster import CLIENT_PROPERTIES, LocalCluster
+from tidelog.cli.local_cluster.cluster import LocalCluster
+from tidelog.cli.local_cluster.plan import CLIENT_PROPERTIES
 from tidelog.cli.output import OutputFormat, add_facts, finish, note, output_format, print_table
 from tidelog.cli.tool_command import (
     DEFAULT_BOOTSTRAP,

@@ -17,7 +17,7 @@ import click
 
 from tidelog.cli.kubernetes.api_server import NotFoundError, read_object
 from tidelog.cli.output import progress, say
-from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.cli.tool_command import ToolCommand, ToolError, write_text_file
 from tidelog.model.text import JsonObject
 
 POLL_S: Final = 2.0
@@ -78,10 +78,7 @@ def write_address(service: str, namespace: str, listeners: str, output: Path) ->
             is_told = True
         time.sleep(POLL_S)
     text = f"advertised.listeners={listeners.replace(PLACE, address)}\n"
-    try:
-        output.write_text(text, "utf-8")
-    except OSError as error:
-        raise ToolError(f"--output {output}: {error.strerror}") from error
+    write_text_file(output, text)
     say(text.strip(), address=address, output=str(output))
 
 
@@ -124,8 +121,5 @@ def write_rack(node: str, output: Path, label: str) -> None:
     except NotFoundError as error:
         raise ToolError(f"--node {node}: no such node") from error
     text = rack_properties(found["metadata"].get("labels") or {}, label)
-    try:
-        output.write_text(text, "utf-8")
-    except OSError as error:
-        raise ToolError(f"--output {output}: {error.strerror}") from error
+    write_text_file(output, text)
     say(text.strip(), node=node, output=str(output))

@@ -26,7 +26,8 @@ from tidelog.cli.admin.user import check_unchanged_by_saslprep
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.kubernetes.release import bootstrap_option, release_options
 from tidelog.cli.kubernetes.upgrade import Progress, timeout_option
-from tidelog.cli.local_cluster.secure_dev import new_entries, write_first_user
+from tidelog.cli.local_cluster.plan import ADMIN
+from tidelog.cli.local_cluster.secure_dev import PASSWORD_BYTES, new_entries, write_first_user
 from tidelog.cli.output import counted, say
 from tidelog.cli.services.service_options import etcd_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
@@ -55,16 +56,13 @@ from tidelog.model.acl import (
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.text import JsonObject
 from tidelog.sasl import SCRAM_SHA_512
-from tidelog.sasl.jaas import quoted
+from tidelog.sasl.jaas import scram_login
 from tidelog.sasl.scram import MECHANISM_BY_NAME, MIN_ITERATIONS
 from tidelog.settings.properties_file import parse_properties
 
-PASSWORD_BYTES: Final = 24
 ASK_TIMEOUT_S: Final = 10.0
 _RECORD_KEY: Final = "created.json"
 _LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/component": "user"}
-ADMIN: Final = "admin"
-_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _RESOURCES: Final[Mapping[str, ResourceType]] = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
@@ -395,7 +393,7 @@ def client_properties(protocol: str, user: str, password: str, authority: str) -
     """
     lines = [f"security.protocol={protocol}"]
     if protocol.startswith("SASL_"):
-        login = f"{_SCRAM_MODULE} required username={quoted(user)} password={quoted(password)};"
+        login = scram_login(user, password)
         lines += [f"sasl.mechanism={SCRAM_SHA_512}", f"sasl.jaas.config={_escaped(login)}"]
     if protocol.endswith("SSL") and authority:
         lines += ["ssl.truststore.type=PEM", f"ssl.truststore.certificates={_escaped(authority.strip())}"]

@@ -16,7 +16,6 @@ import asyncio
 import http.client
 import json
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +26,7 @@ from tidelog.cli.local_cluster.plan import (
     ADMIN,
     AUTHORITY_DIRECTORY,
     BROKER,
+    CLIENT_PROPERTIES,
     COMMANDS,
     CONFIG_DIRECTORY,
     CONTROLLER,
@@ -49,9 +49,7 @@ from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, environment_security, read_security
 from tidelog.kernel.instants import WallMs
-from tidelog.metadata.store import Put, StoreError
-from tidelog.sasl import SCRAM_SHA_512
-from tidelog.sasl.scram import MIN_ITERATIONS
+from tidelog.metadata.store import StoreError
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
@@ -60,8 +58,6 @@ if TYPE_CHECKING:
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
-CLIENT_PROPERTIES: Final = "client.properties"
-"""The file in the directory of a secure cluster with which clients log in as its super user."""
 RENEWALS: Final = "renewals"
 RENEWALS_FILE: Final = "renewals.json"
 """The name of the process that renews certificates. No other process knows the key of the authority."""
@@ -208,23 +204,11 @@ class LocalCluster:
         return path
 
     async def _create_admin(self, path: Path) -> None:
-        from tidelog.cli.local_cluster.secure_dev import (
-            PASSWORD_BYTES,
-            client_properties,
-            new_entries,
-            write_private,
-        )
+        from tidelog.cli.local_cluster.secure_dev import write_admin
         from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 
-        password = secrets.token_urlsafe(PASSWORD_BYTES)
-        store = EtcdMetadataStore(self.etcd_options())
-        try:
-            entries = new_entries(ADMIN, password, [SCRAM_SHA_512], MIN_ITERATIONS)
-            await store.txn([], [Put(entry.key, entry.encode()) for entry in entries])
-        finally:
-            await store.close()
         ca = self.plan.certificate_directory(Member(TOOLS, 1), self.directory) / "ca.crt"
-        write_private(path, client_properties(password, ca))
+        await write_admin(EtcdMetadataStore(self.etcd_options()), path, ca)
 
     # -- starting
 

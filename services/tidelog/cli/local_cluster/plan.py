@@ -37,7 +37,9 @@ AUTHORITY_DIRECTORY: Final = "authority"
 CERTIFICATES_DIRECTORY: Final = "certificates"
 INTER_BROKER_LISTENER: Final = "REPLICATION"
 ADMIN: Final = "admin"
-"""The super user of a secure cluster."""
+"""The super user of a secure cluster on this machine, and of a release."""
+CLIENT_PROPERTIES: Final = "client.properties"
+"""The file in the directory of a secure cluster with which clients log in as its super user."""
 KEYSTORE: Final = "keystore.pem"
 MAX_INTERNAL_REPLICATION: Final = 3
 MAX_INTERNAL_MIN_ISR: Final = 2

@@ -18,23 +18,20 @@ from typing import Final
 import structlog
 
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.plan import ADMIN, CLIENT_PROPERTIES, KEYSTORE
 from tidelog.client.admin.access import SALT_RANDOM_BYTES
 from tidelog.kernel.clock import SystemClock
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Compare, MetadataStore, Put
 from tidelog.sasl import SCRAM_SHA_512
-from tidelog.sasl.jaas import quoted
+from tidelog.sasl.jaas import scram_login
 from tidelog.sasl.scram import MECHANISM_BY_NAME, MIN_ITERATIONS, new_credential, salt_from
 
-ADMIN: Final = "admin"
-CLIENT_PROPERTIES: Final = "client.properties"
-KEYSTORE: Final = "keystore.pem"
 PASSWORD_BYTES: Final = 24
 LOOK_S: Final = 3_600
 """The time between two looks whether the certificate is due."""
 _log = structlog.get_logger(__name__)
-_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PRIVATE_FILE: Final = 0o600
 _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
 
@@ -85,16 +82,22 @@ async def ensure_admin(data_dir: Path, metadata_dir: Path) -> Path:
     path = data_dir / CLIENT_PROPERTIES
     if path.exists():
         return path
-    password = secrets.token_urlsafe(PASSWORD_BYTES)
     store = FileMetadataStore.open(metadata_dir, monotonic_ms=SystemClock().monotonic_ms)
+    await write_admin(store, path, CertificateFiles.within(data_dir / "security" / "broker").ca.resolve())
+    return path
+
+
+async def write_admin(store: MetadataStore, path: Path, ca: Path) -> None:
+    """Writes the credentials of `admin` with a random password to the store, which it closes, and the
+    properties with the password to `path`. Raises OSError and StoreError.
+    """
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
     try:
         entries = new_entries(ADMIN, password, [SCRAM_SHA_512], MIN_ITERATIONS)
         await store.txn([], [Put(entry.key, entry.encode()) for entry in entries])
     finally:
         await store.close()
-    ca = CertificateFiles.within(data_dir / "security" / "broker").ca.resolve()
     write_private(path, client_properties(password, ca))
-    return path
 
 
 def client_properties(password: str, ca: Path) -> str:
@@ -102,8 +105,7 @@ def client_properties(password: str, ca: Path) -> str:
     return (
         "security.protocol=SASL_SSL\n"
         f"sasl.mechanism={SCRAM_SHA_512}\n"
-        f"sasl.jaas.config={_SCRAM_MODULE} required "
-        f"username={quoted(ADMIN)} password={quoted(password)};\n"
+        f"sasl.jaas.config={scram_login(ADMIN, password)}\n"
         "ssl.truststore.type=PEM\n"
         f"ssl.truststore.location={ca}\n"
     )
