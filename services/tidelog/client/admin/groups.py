@@ -6,12 +6,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client import calls
 from tidelog.client.calls import GROUP, TRANSACTION, Call
 from tidelog.client.cluster import BrokerConnection, Cluster, answer_of, until_answered
-from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
 from tidelog.client.errors import (
     ClientError,
     UnsupportedApiError,
@@ -23,13 +23,7 @@ from tidelog.client.shell.connection import api_key_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.consumer_group_describe import (
-    Assignment as ConsumerAssignment,
-)
-from tidelog.wire.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
+from tidelog.wire.messages import consumer_group_describe, share_group_describe, streams_group_describe
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tidelog.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tidelog.wire.messages.describe_transactions import (
@@ -46,18 +40,6 @@ from tidelog.wire.messages.offset_delete import (
     OffsetDeleteResponse,
 )
 from tidelog.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
-from tidelog.wire.messages.share_group_describe import (
-    Assignment as ShareAssignment,
-)
-from tidelog.wire.messages.share_group_describe import (
-    ShareGroupDescribeRequest,
-    ShareGroupDescribeResponse,
-)
-from tidelog.wire.messages.streams_group_describe import (
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    TaskIds,
-)
 from tidelog.wire.schema import Message
 
 ONGOING: Final = "Ongoing"
@@ -85,9 +67,6 @@ DEAD: Final = "Dead"
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 R = TypeVar("R")
-Described = TypeVar(
-    "Described", ConsumerGroupDescribeResponse, ShareGroupDescribeResponse, StreamsGroupDescribeResponse
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +175,19 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
     def attempt() -> Group:
         broker_id = coordinator_id_of(cluster, GROUP, group_id)
         coordinator = cluster.broker(broker_id)
-        for describe in (_describe_of_kip_848, _describe_share, _describe_streams):
-            if (described := describe(coordinator, group_id)) is not None:
-                return replace(described, coordinator_id=broker_id)
+        for request, answer, read in _MODERN_TYPES:
+            row = _described(coordinator, request([group_id]), answer, group_id)
+            if row is not None:
+                return replace(read(group_id, row), coordinator_id=broker_id)
         return replace(_describe_classic(coordinator, group_id), coordinator_id=broker_id)
 
     return until_answered(cluster, attempt)
 
 
 def _described(
-    coordinator: BrokerConnection, request: Message, answer: type[Described], group_id: str
-) -> Described | None:
-    """Returns the answer of an API that describes groups of one type, or None if it does not know the group:
+    coordinator: BrokerConnection, request: Message, answer: type[Any], group_id: str
+) -> Any | None:  # the row of its API
+    """Returns what an API that describes groups of one type says of a group, None if it does not know it:
     the broker may not support it, the group may be of another type, or the feature of the type may be off.
     Raises KafkaError for all other errors.
     """
@@ -215,16 +195,31 @@ def _described(
         coordinator.version_for(api_key_of(request))
     except UnsupportedApiError:
         return None
-    found = coordinator.call(request, answer)
-    row = found.groups[0]
+    row = coordinator.call(request, answer).groups[0]
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     raise_on_group_error(row.error_code, group_id, row.error_message)
-    return found
+    return row
 
 
-def _assigned(
-    assignment: ConsumerAssignment | ShareAssignment,
+def _consumer_group(group_id: str, row: consumer_group_describe.DescribedGroup) -> Group:
+    members = tuple(
+        GroupMember(each.member_id, each.instance_id, each.client_id, each.client_host, _of(each.assignment))
+        for each in row.members
+    )
+    return Group(group_id, "consumer", row.group_state, row.assignor_name, row.group_epoch, members)
+
+
+def _share_group(group_id: str, row: share_group_describe.DescribedGroup) -> Group:
+    members = tuple(
+        GroupMember(each.member_id, None, each.client_id, each.client_host, _of(each.assignment))
+        for each in row.members
+    )
+    return Group(group_id, SHARE, row.group_state, row.assignor_name, row.group_epoch, members)
+
+
+def _of(
+    assignment: consumer_group_describe.Assignment | share_group_describe.Assignment,
 ) -> tuple[TopicPartition, ...]:
     return tuple(
         TopicPartition(topic.topic_name, index)
@@ -233,50 +228,8 @@ def _assigned(
     )
 
 
-def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a KIP-848 group or None, as `_described` does."""
-    request = ConsumerGroupDescribeRequest([group_id])
-    answer = _described(coordinator, request, ConsumerGroupDescribeResponse, group_id)
-    if answer is None:
-        return None
-    row = answer.groups[0]
-    members = [
-        GroupMember(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            _assigned(member.assignment),
-        )
-        for member in row.members
-    ]
-    return Group(group_id, "consumer", row.group_state, row.assignor_name, row.group_epoch, tuple(members))
-
-
-def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a share group or None, as `_described` does."""
-    answer = _described(
-        coordinator, ShareGroupDescribeRequest([group_id]), ShareGroupDescribeResponse, group_id
-    )
-    if answer is None:
-        return None
-    row = answer.groups[0]
-    members = [
-        GroupMember(
-            member.member_id, None, member.client_id, member.client_host, _assigned(member.assignment)
-        )
-        for member in row.members
-    ]
-    return Group(group_id, SHARE, row.group_state, row.assignor_name, row.group_epoch, tuple(members))
-
-
-def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a streams group with the partitions of its active tasks, or None, as `_described` does."""
-    request = StreamsGroupDescribeRequest([group_id])
-    answer = _described(coordinator, request, StreamsGroupDescribeResponse, group_id)
-    if answer is None:
-        return None
-    row = answer.groups[0]
+def _streams_group(group_id: str, row: streams_group_describe.DescribedGroup) -> Group:
+    """Returns a streams group with the partitions of its active tasks."""
     subtopologies = None if row.topology is None else row.topology.subtopologies
     topics = {
         found.subtopology_id: [
@@ -285,31 +238,53 @@ def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | N
         ]
         for found in subtopologies or ()
     }
-    members = [
+    members = tuple(
         GroupMember(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
             tuple(
                 TopicPartition(topic, index)
-                for tasks in member.assignment.active_tasks
+                for tasks in each.assignment.active_tasks
                 for topic in topics.get(tasks.subtopology_id, ())
                 for index in tasks.partitions
             ),
             StreamsTasks(
-                _tasks(member.assignment.active_tasks),
-                _tasks(member.assignment.standby_tasks),
-                _tasks(member.assignment.warmup_tasks),
+                _tasks(each.assignment.active_tasks),
+                _tasks(each.assignment.standby_tasks),
+                _tasks(each.assignment.warmup_tasks),
             ),
         )
-        for member in row.members
-    ]
-    return Group(group_id, STREAMS, row.group_state, "", row.group_epoch, tuple(members))
+        for each in row.members
+    )
+    return Group(group_id, STREAMS, row.group_state, "", row.group_epoch, members)
 
 
-def _tasks(found: Iterable[TaskIds]) -> tuple[StreamsTask, ...]:
+def _tasks(found: Iterable[streams_group_describe.TaskIds]) -> tuple[StreamsTask, ...]:
     return tuple(sorted(StreamsTask(ids.subtopology_id, index) for ids in found for index in ids.partitions))
+
+
+_MODERN_TYPES: Final[
+    tuple[tuple[Callable[[list[str]], Message], type[Message], Callable[..., Group]], ...]
+] = (
+    (
+        consumer_group_describe.ConsumerGroupDescribeRequest,
+        consumer_group_describe.ConsumerGroupDescribeResponse,
+        _consumer_group,
+    ),
+    (
+        share_group_describe.ShareGroupDescribeRequest,
+        share_group_describe.ShareGroupDescribeResponse,
+        _share_group,
+    ),
+    (
+        streams_group_describe.StreamsGroupDescribeRequest,
+        streams_group_describe.StreamsGroupDescribeResponse,
+        _streams_group,
+    ),
+)
+"""The request that describes groups of each type, its response, and what a row of that means."""
 
 
 def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:
@@ -317,19 +292,18 @@ def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:
     if row.group_state == DEAD or row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         raise group_error_of(ErrorCode.GROUP_ID_NOT_FOUND, group_id)
     raise_on_group_error(row.error_code, group_id, row.error_message)
-    members = [
+    has_partitions = row.protocol_type == CONSUMER_PROTOCOL
+    members = tuple(
         GroupMember(
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            assigned_partitions(bytes(member.member_assignment))
-            if row.protocol_type == CONSUMER_PROTOCOL
-            else (),
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            assigned_partitions(bytes(each.member_assignment)) if has_partitions else (),
         )
-        for member in row.members
-    ]
-    return Group(group_id, "classic", row.group_state, row.protocol_data, None, tuple(members))
+        for each in row.members
+    )
+    return Group(group_id, "classic", row.group_state, row.protocol_data, None, members)
 
 
 def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, int]:
@@ -410,12 +384,11 @@ def delete_offsets(
 def _delete_offsets(
     cluster: Cluster, group_id: str, places: list[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-    for place in places:
-        topics.setdefault(place.topic, []).append(OffsetDeleteRequestPartition(place.partition))
-    request = OffsetDeleteRequest(
-        group_id, [OffsetDeleteRequestTopic(name, rows) for name, rows in topics.items()]
-    )
+    topics = [
+        OffsetDeleteRequestTopic(name, [OffsetDeleteRequestPartition(index) for index in indexes])
+        for name, indexes in partitions_by_topic(places).items()
+    ]
+    request = OffsetDeleteRequest(group_id, topics)
 
     def attempt() -> dict[TopicPartition, ErrorCode]:
         answer = coordinator_of(cluster, GROUP, group_id).call(request, OffsetDeleteResponse)

@@ -16,7 +16,7 @@ from tidelog.client.admin.groups import (
 from tidelog.client.admin.topics import places_by_leader
 from tidelog.client.calls import TRANSACTION
 from tidelog.client.cluster import BrokerConnection, Cluster, Topic, until_answered
-from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
 from tidelog.client.errors import ClientError, raise_on_error, request_error
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -103,10 +103,8 @@ def _ask_for_producers(
     """Adds the producers of partitions to `found`. Returns the partitions to ask for again, because a broker
     limits the producers in one answer.
     """
-    topics: dict[str, list[int]] = {}
-    for place in places:
-        topics.setdefault(place.topic, []).append(place.partition)
-    request = DescribeProducersRequest([TopicRequest(name, rows) for name, rows in topics.items()])
+    topics = [TopicRequest(name, indexes) for name, indexes in partitions_by_topic(places).items()]
+    request = DescribeProducersRequest(topics)
     answer = broker.call(request, DescribeProducersResponse)
     rows = [
         (TopicPartition(topic.name, row.partition_index), row)
