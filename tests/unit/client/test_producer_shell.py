@@ -171,7 +171,7 @@ def test_a_send_takes_no_refusal_from_before_it_from_an_answer_about_other_topic
         shell.tasks.start()
         shell.core.partition_count("t")
         shell.core.step(MetadataReceived((Node(1, "h", 1),), (other, refused)), 0)
-        shell.core._needs_metadata = True
+        shell.core.metadata.is_needed = True
         shell.pump()  # a refresh is on its way, which does not name the topic
         await asyncio.sleep(0)
         assert asked == [()]

@@ -209,12 +209,15 @@ class MetadataSchedule:
             times.append(self._not_before_ms)
         return min(times, default=None)
 
-    def received(self, is_incomplete: bool, now_ms: int) -> None:
-        """A response arrived. If it lacks something, another request follows."""
+    def received(self, is_incomplete: bool, now_ms: int, *, is_refused: bool = False) -> None:
+        """A response arrived. If it lacks something, another request follows. `is_refused` says whether
+        somebody may ask again for what it refuses, which then takes a longer pause each time.
+        """
         self._is_requested = False
         self._expires_ms = now_ms + self._max_age_ms
-        if is_incomplete:
+        if is_incomplete or is_refused:
             self._retry(now_ms)
+            self.is_needed = is_incomplete
         else:
             self.is_needed = False
             self._attempts = 0

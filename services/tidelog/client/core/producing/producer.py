@@ -1,18 +1,16 @@
-"""The core of a producer: it collects records in batches, and decides which batches to send, when and again.
+"""The core of a producer: it decides which batches to send, when and again, and what became of them.
 
-`append` is the hot path: it adds one record to the open batch of its partition. `step` takes an event and
-`poll` the time; both return effects. The core knows no clock and does no I/O. The names of the parts follow
-Kafka's RecordAccumulator, Sender and TransactionManager.
+`step` takes an event and `poll` the time; both return effects. The core knows no clock and does no I/O. The
+names of the parts follow Kafka's RecordAccumulator (the buffer), Sender and TransactionManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
-from tidelog.client.core.cluster_view import PARTITIONS_A_REQUEST, ClusterView, MetadataReceived
+from tidelog.client.core.cluster_view import PARTITIONS_A_REQUEST, MetadataReceived
 from tidelog.client.core.producing.producer_batch import (
     BatchState,
     CompleteBatch,
@@ -30,29 +28,24 @@ from tidelog.client.core.producing.producer_batch import (
     RequestProducerId,
     SendProduce,
 )
+from tidelog.client.core.producing.record_buffer import REQUEST_OVERHEAD_BYTES, RecordBuffer
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import (
     DeliveryTimeoutError,
     NetworkError,
     OutOfOrderSequenceError,
     ProducerFencedError,
-    RecordTooLargeError,
     RequestTimeoutError,
     TransactionAbortableError,
     request_error,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_OFFSET
-from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from tidelog.records.record_writer import MAX_RECORD_OVERHEAD_BYTES, Header, headers_size_bound
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
-REQUEST_OVERHEAD_BYTES: Final = 512
-"""The part of `max.request.size` that is left for the names in a request."""
 ROW_OVERHEAD_BYTES: Final = 320
 """The most bytes of a partition in a request beside its batch: the name of a topic and some numbers."""
-
-_OPEN: Final = BatchState.OPEN  # a member of an Enum is slow to look up
 
 _SEQUENCE_ERRORS: Final = frozenset(
     {
@@ -79,19 +72,6 @@ _METADATA_KEPT: Final = frozenset(
 
 
 @dataclass(slots=True)
-class _Topic:
-    """A topic that the producer uses."""
-
-    queues: list[PartitionQueue]
-    """The queues of all partitions that the topic ever had."""
-    count: int
-    """The number of its partitions. A topic that was created again may have fewer than before."""
-    sticky: int
-    """The partition of records without a key."""
-    topic_id: UUID
-
-
-@dataclass(slots=True)
 class ProducerCounts:
     """Totals since the start."""
 
@@ -113,7 +93,7 @@ class _InFlight:
     batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
 
 
-class ProducerCore:
+class ProducerCore(RecordBuffer):
     """A producer. It is not thread-safe.
 
     Times are milliseconds of a monotonic clock, except the timestamps of records.
@@ -122,25 +102,11 @@ class ProducerCore:
     def __init__(
         self, settings: ProducerSettings, *, choose: Callable[[int], int], jitter: Callable[[], float]
     ) -> None:
-        """`choose(n)` returns a random number below n, and `jitter()` one between 0 and 1."""
-        self.settings = settings
-        self.view: ClusterView = ClusterView()
+        super().__init__(settings, choose=choose, jitter=jitter)
         self.counts: ProducerCounts = ProducerCounts()
-        self.is_due: bool = False
-        """Whether `poll` has something to do now, or another time to wait for."""
-        self.free_bytes: int = settings.buffer_memory
         self.blocked_count = 0
         """The number of sends that wait for free memory. While there are any, no batch waits for records."""
         self.is_flushing = False
-        self.abort_error: KafkaError | None = None
-        """Why every further record fails."""
-        self._choose = choose
-        self._backoff = settings.retry_backoff(jitter)
-        self._topics: dict[str, _Topic] = {}
-        self._wanted: dict[str, None] = {}
-        """Topics without known partitions, until a response names their partitions or an error."""
-        self._active: dict[PartitionQueue, None] = {}
-        """The queues that are not empty."""
         self._requests: dict[int, _InFlight] = {}
         self._in_flight: dict[int, int] = {}
         """The number of requests in flight by node."""
@@ -149,165 +115,9 @@ class ProducerCore:
         self._is_identity_requested = False
         self._identity_attempts = 0
         self._identity_not_before_ms = 0
-        self._is_metadata_requested = False
-        self._needs_metadata = False
-        self._metadata_attempts = 0
-        self._metadata_not_before_ms = 0
-        self._metadata_expires_ms: int | None = None
-        self._answer_counts: dict[str, int] = {}
-        """The number of Metadata responses so far that name a topic."""
-        self._batch_limit = min(settings.batch_size, settings.max_request_size - REQUEST_OVERHEAD_BYTES)
         self._is_idempotent = settings.enable_idempotence
         self._is_transactional = settings.transactional_id is not None
         self._keeps_order = self._is_idempotent or settings.max_in_flight_requests_per_connection == 1
-
-    # -- records
-
-    def append(
-        self,
-        topic: str,
-        partition: int | None,
-        timestamp: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[Header, ...],
-        now_ms: int,
-    ) -> ProducerBatch | None:
-        """Adds a record to a batch and returns the batch; the record is its last one.
-
-        `partition` None is the partition of records without a key, which changes with each batch. Returns
-        None if the partition is unknown or the buffer is full: then the caller waits for an event. Raises
-        RecordTooLargeError, and the error after which a producer accepts no records.
-        """
-        found = self._topics.get(topic)
-        if found is None:
-            self._want(topic)
-            return None
-        if self.abort_error is not None:
-            raise self.abort_error
-        if partition is None:
-            partition = found.sticky
-        elif not 0 <= partition < found.count:
-            self._want(topic)
-            return None
-        queue = found.queues[partition]
-        size = MAX_RECORD_OVERHEAD_BYTES
-        if key is not None:
-            size += len(key)
-        if value is not None:
-            size += len(value)
-        if headers:
-            size += headers_size_bound(headers)
-        waiting = queue.waiting
-        if waiting:
-            batch = waiting[-1]
-            if batch.state is _OPEN:
-                if batch.records.size_bytes + size <= self._batch_limit:
-                    batch.append(timestamp, key, value, headers)
-                    return batch
-                batch.close()
-                self.is_due = True
-                if partition == found.sticky:
-                    self._turn_sticky(found)
-        return self._append_to_new(queue, size, timestamp, key, value, headers, now_ms)
-
-    def append_values(
-        self,
-        topic: str,
-        partition: int | None,
-        timestamp: int,
-        values: Sequence[bytes | None],
-        start: int,
-        now_ms: int,
-    ) -> tuple[ProducerBatch, int] | None:
-        """Adds records without keys and headers, with `values` from index `start` on, to one batch.
-
-        Returns the batch and the number of records, which are its last ones. A call with the rest continues
-        in the next batch. None and the errors are those of `append`.
-        """
-        batch = self.append(topic, partition, timestamp, None, values[start], (), now_ms)
-        if batch is None:
-            return None
-        return batch, 1 + batch.append_values(timestamp, values, start + 1, self._batch_limit)
-
-    def _append_to_new(
-        self,
-        queue: PartitionQueue,
-        size: int,
-        timestamp: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[Header, ...],
-        now_ms: int,
-    ) -> ProducerBatch | None:
-        limit = self.settings.max_request_size - REQUEST_OVERHEAD_BYTES
-        if size > limit or size + BATCH_HEADER_BYTES > self.settings.buffer_memory:
-            setting, most = "max.request.size", self.settings.max_request_size
-            if size <= limit:
-                setting, most = "buffer.memory", self.settings.buffer_memory
-            raise RecordTooLargeError(
-                f"a record of {size} bytes for topic '{queue.place.topic}' exceeds {setting}, {most}", setting
-            )
-        reserved = max(size, self._batch_limit) + BATCH_HEADER_BYTES
-        reserved = min(reserved, self.settings.buffer_memory)
-        if reserved > self.free_bytes:
-            self.is_due = True
-            return None
-        batch = ProducerBatch(queue.place, timestamp, self.settings.compression, now_ms, reserved)
-        batch.append(timestamp, key, value, headers)  # it raises an error for what is not bytes
-        self.free_bytes -= reserved
-        queue.waiting.append(batch)
-        self._active[queue] = None
-        self.is_due = True
-        return batch
-
-    def partition_count(self, topic: str) -> int | None:
-        """Returns the number of partitions, or None if it is not known yet."""
-        found = self._topics.get(topic)
-        if found is None:
-            self._want(topic)
-            return None
-        return found.count
-
-    def topic_error(self, topic: str) -> KafkaError | None:
-        """Returns the error for which a topic has no partitions, None if there was none."""
-        code = self.view.errors.get(topic)
-        return None if code is None else request_error(code, f"topic '{topic}'")
-
-    def answer_count(self, topic: str) -> int:
-        """Returns the number of Metadata responses so far that name a topic."""
-        return self._answer_counts.get(topic, 0)
-
-    def pending_batches(self) -> list[ProducerBatch]:
-        """Returns the batches that are neither acknowledged nor failed, also while another thread appends."""
-        return [
-            batch
-            for queue in list(self._active)
-            for batch in (*queue.unacknowledged, *queue.waiting)
-            if not batch.is_done
-        ]
-
-    def unacknowledged_count(self) -> int:
-        """Returns the number of records that are neither acknowledged nor failed."""
-        return sum(batch.count for batch in self.pending_batches())
-
-    def _want(self, topic: str) -> None:
-        if topic not in self._wanted:
-            self._wanted[topic] = None
-            self._needs_metadata = True
-        self.is_due = True
-
-    def _turn_sticky(self, topic: _Topic) -> None:
-        """Chooses another partition for records without a key, one with a leader if possible (KIP-480)."""
-        count = topic.count
-        first = self._choose(count)
-        for step in range(count):
-            index = (first + step) % count
-            if index != topic.sticky and self.view.leader(topic.queues[index].place).leader != NO_LEADER:
-                topic.sticky = index
-                return
-
-    # -- events
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Takes an event and returns what follows at once."""
@@ -320,9 +130,7 @@ class ProducerCore:
             case MetadataReceived():
                 self._take_metadata(event, now_ms)
             case MetadataFailed():
-                self._is_metadata_requested = False
-                self._needs_metadata = True
-                self._delay_metadata(now_ms)
+                self.metadata.failed(now_ms)
             case ProducerIdReceived():
                 self._is_identity_requested = False
                 self._identity_attempts = 0
@@ -378,7 +186,7 @@ class ProducerCore:
 
     def _failed(self, event: ProduceFailed, now_ms: int, effects: list[Effect]) -> None:
         request = self._end_request(event.request_id)
-        self._needs_metadata = True
+        self.metadata.is_needed = True
         for place, batch in request.batches.items():
             queue = self._queue(place)
             batch.is_on_wire = False
@@ -406,7 +214,8 @@ class ProducerCore:
     ) -> None:
         code = error.code
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
-            self._split(queue, batch, now_ms)
+            queue.split(batch, now_ms)
+            self.counts.batch_split_total += 1
         elif self._is_idempotent and code in _SEQUENCE_ERRORS and not self._is_transactional:
             batch.is_fate_unknown = False
             if queue.unacknowledged[0] is batch:  # no earlier batch explains the gap
@@ -422,21 +231,12 @@ class ProducerCore:
             if code in _UNKNOWN_FATE:
                 batch.is_fate_unknown = True
             if code not in _METADATA_KEPT:
-                self._needs_metadata = True
+                self.metadata.is_needed = True
             self._retry(queue, batch, error, now_ms, effects)
         else:
             if code is ErrorCode.UNKNOWN_SERVER_ERROR:
                 batch.is_fate_unknown = True
             self._fail(queue, batch, error, effects)
-
-    def _split(self, queue: PartitionQueue, batch: ProducerBatch, now_ms: int) -> None:
-        """Sends the records in two batches at the same place of the order, as Kafka's producer does."""
-        parts = batch.split()
-        for part in parts:
-            part.not_before_ms = now_ms
-        at = queue.unacknowledged.index(batch)
-        queue.unacknowledged[at : at + 1] = parts
-        self.counts.batch_split_total += 1
 
     def _retry(
         self,
@@ -454,14 +254,6 @@ class ProducerCore:
         batch.not_before_ms = now_ms + self._backoff.delay_ms(batch.attempts)
         batch.error = error
         self.counts.record_retry_total += batch.count
-
-    def _forget_fate_in_earlier_topic(self, batch: ProducerBatch) -> None:
-        """A topic that was created again does not have the batches that were sent to the earlier one by its
-        id. Its brokers do not know the producer and would accept a batch with any numbers, so one whose fate
-        counts as unknown would be stored before earlier ones, which would then fail.
-        """
-        if batch.topic_id not in (ZERO_TOPIC_ID, self._topics[batch.place.topic].topic_id):
-            batch.is_fate_unknown = batch.is_overtaken = False
 
     def _fail_lost(self, queue: PartitionQueue, effects: list[Effect]) -> None:
         """Ends the batches that would be stored after later ones. Only a broker that has forgotten the
@@ -523,54 +315,12 @@ class ProducerCore:
     def _queue(self, place: TopicPartition) -> PartitionQueue:
         return self._topics[place.topic].queues[place.partition]
 
-    # -- metadata and identity
-
     def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
-        self._is_metadata_requested = False
-        known = frozenset(self.view.topics)
-        self.view.update(event)
-        for answer in event.topics:
-            self._answer_counts[answer.name] = self.answer_count(answer.name) + 1
-        self._metadata_expires_ms = now_ms + self.settings.metadata_max_age_ms
-        for name, topic in self.view.topics.items():
-            if not topic.partitions:
-                continue
-            self._wanted.pop(name, None)
-            found = self._topics.get(name)
-            if found is None:
-                found = self._topics[name] = _Topic(
-                    [], 0, self._choose(len(topic.partitions)), topic.topic_id
-                )
-            if name not in known or found.topic_id != topic.topic_id:  # leaders know no batch of the producer
-                found.topic_id = topic.topic_id
-                for queue in found.queues:
-                    queue.is_known = False
-                    for batch in queue.unacknowledged:
-                        if not batch.is_on_wire:
-                            self._forget_fate_in_earlier_topic(batch)
-            found.count = len(topic.partitions)
-            if found.sticky >= found.count:
-                found.sticky = self._choose(found.count)
-            found.queues += [
-                PartitionQueue(TopicPartition(name, index)) for index in range(len(found.queues), found.count)
-            ]
-        # A send that still waits asks for its topic again, unless the error is permanent.
-        refused = {answer.name for answer in event.topics} & self._wanted.keys() & self.view.errors.keys()
-        for name in refused:
-            del self._wanted[name]
+        is_refused = self._learn_topics(event)
         is_incomplete = bool(self._wanted) or any(
             self.view.leader(queue.place).leader == NO_LEADER for queue in self._active
         )
-        self._needs_metadata = is_incomplete
-        if is_incomplete or refused:
-            self._delay_metadata(now_ms)
-        else:
-            self._metadata_attempts = 0
-            self._metadata_not_before_ms = now_ms + self._backoff.delay_ms(1)
-
-    def _delay_metadata(self, now_ms: int) -> None:
-        self._metadata_attempts += 1
-        self._metadata_not_before_ms = now_ms + self._backoff.delay_ms(self._metadata_attempts)
+        self.metadata.received(is_incomplete, now_ms, is_refused=is_refused)
 
     def _refused_identity(self, error: KafkaError, now_ms: int, effects: list[Effect]) -> None:
         self._is_identity_requested = False
@@ -580,8 +330,6 @@ class ProducerCore:
             self.abort_error = error
             effects += self.fail_all(error)
 
-    # -- time
-
     def poll(self, now_ms: int) -> list[Effect]:
         """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""
         self.is_due = False
@@ -589,20 +337,11 @@ class ProducerCore:
         self._expire(now_ms, effects)
         for queue in [queue for queue in self._active if queue.is_empty]:
             del self._active[queue]
-        if self._metadata_expires_ms is not None and now_ms >= self._metadata_expires_ms:
-            self._metadata_expires_ms = None
-            self._needs_metadata = True
         if self._active and self._is_idempotent and not self._is_transactional:
             self._keep_identity(now_ms, effects)
         if not self._is_idempotent or self._producer_id != NO_PRODUCER_ID:
             self._send(now_ms, effects)
-        if (
-            self._needs_metadata
-            and (self._topics or self._wanted)
-            and not self._is_metadata_requested
-            and now_ms >= self._metadata_not_before_ms
-        ):
-            self._is_metadata_requested = True
+        if (self._topics or self._wanted) and self.metadata.is_due(now_ms):
             deleted = {
                 queue.place.topic: None for queue in self._active if queue.place.topic not in self.view.topics
             }
@@ -613,11 +352,8 @@ class ProducerCore:
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """Returns the next time at which `poll` has something to do, if no event comes before."""
-        times: list[int] = []
-        if self._needs_metadata and not self._is_metadata_requested and (self._topics or self._wanted):
-            times.append(self._metadata_not_before_ms)
-        if self._metadata_expires_ms is not None:
-            times.append(self._metadata_expires_ms)
+        metadata_ms = self.metadata.next_wake_ms() if self._topics or self._wanted else None
+        times = [] if metadata_ms is None else [metadata_ms]
         if self._active and self._identity_not_before_ms > now_ms:
             times.append(self._identity_not_before_ms)
         for queue in self._active:
@@ -677,7 +413,7 @@ class ProducerCore:
                 continue
             leader = self.view.leader(queue.place).leader
             if leader == NO_LEADER or leader not in self.view.nodes:
-                self._needs_metadata = True
+                self.metadata.is_needed = True
             elif self._in_flight.get(leader, 0) < most:
                 by_node.setdefault(leader, []).append(queue)
         for node_id, queues in by_node.items():

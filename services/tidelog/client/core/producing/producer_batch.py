@@ -383,6 +383,14 @@ class PartitionQueue:
             self._number(batch)
         return batch
 
+    def split(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Sends the records in two batches at the same place of the order, as Kafka's producer does."""
+        parts = batch.split()
+        for part in parts:
+            part.not_before_ms = now_ms
+        at = self.unacknowledged.index(batch)
+        self.unacknowledged[at : at + 1] = parts
+
     def stored(self, batch: ProducerBatch) -> None:
         """Removes a sent batch that a broker has stored. The earlier ones are overtaken."""
         at = self.unacknowledged.index(batch)
