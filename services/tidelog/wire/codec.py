@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Callable, Generator
+from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from tidelog.wire.api_keys import api_spec, max_elements
@@ -50,40 +51,27 @@ Encoder: TypeAlias = Callable[[Any], list[Any]]
 StepEncoder: TypeAlias = Callable[[Any], Generator[None, None, list[Any]]]
 StepDecoder: TypeAlias = Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]
 
-_request_decoders: dict[tuple[int, int], Decoder] = {}
-_decoders: dict[tuple[type[Message], int], Decoder] = {}
-_encoders: dict[tuple[type[Message], int], Encoder] = {}
-_step_encoders: dict[tuple[int, int], StepEncoder] = {}
-_step_decoders: dict[tuple[int, int], StepDecoder] = {}
 _INT16 = struct.Struct(">h")
 
 
+@cache
 def decoder(message: type[Message], version: int) -> Decoder:
     """Returns the decoder of a message in a version. Raises UnsupportedVersionError. For any bytes, the
     decoder raises no other error than MalformedMessageError.
     """
-    made = _decoders.get((message, version))
-    if made is None:
-        _require(message, version)
-        source = write_decoder(message, version)
-        made = source.compile(f"<decoder of {message.__name__} version {version}>", "decode")
-        _decoders[message, version] = made
-    return made
+    _require(message, version)
+    return write_decoder(message, version).compile("decode", message, version)
 
 
+@cache
 def encoder(message: type[Message], version: int) -> Encoder:
     """Returns the encoder of a message in a version. Raises UnsupportedVersionError.
 
     The encoder leaves out the fields that the version does not have. It raises TypeError or AttributeError
     for None in a field that is not nullable in the version, and struct.error for a number out of range.
     """
-    made = _encoders.get((message, version))
-    if made is None:
-        _require(message, version)
-        source = write_encoder(message, version)
-        made = source.compile(f"<encoder of {message.__name__} version {version}>", "encode")
-        _encoders[message, version] = made
-    return made
+    _require(message, version)
+    return write_encoder(message, version).compile("encode", message, version)
 
 
 def _require(message: type[Message], version: int) -> None:
@@ -108,18 +96,14 @@ def _message_class(api_key: int, suffix: str) -> type[Message]:
     return found
 
 
+@cache
 def request_decoder(api_key: int, version: int) -> Decoder:
     """Returns the decoder of an API's request, which refuses a request with too many elements. Raises
     UnsupportedVersionError for an API or version that Kafka 4.3 does not serve.
     """
-    made = _request_decoders.get((api_key, version))
-    if made is None:
-        message = request_class(api_key)
-        _require(message, version)
-        source = write_decoder(message, version, max_elements(api_key))
-        made = source.compile(f"<decoder of {message.__name__} version {version}>", "decode")
-        _request_decoders[api_key, version] = made
-    return made
+    message = request_class(api_key)
+    _require(message, version)
+    return write_decoder(message, version, max_elements(api_key)).compile("decode", message, version)
 
 
 def request_encoder(api_key: int, version: int) -> Encoder:
@@ -130,16 +114,12 @@ def response_decoder(api_key: int, version: int) -> Decoder:
     return decoder(response_class(api_key), version)
 
 
+@cache
 def response_decoder_in_steps(api_key: int, version: int) -> StepDecoder:
     """Returns a generator function that decodes an API's response as `response_decoder` does."""
-    made = _step_decoders.get((api_key, version))
-    if made is None:
-        message = response_class(api_key)
-        _require(message, version)
-        source = write_decoder(message, version, in_steps=True)
-        made = source.compile(f"<decoder of {message.__name__} version {version} in steps>", "decode")
-        _step_decoders[api_key, version] = made
-    return made
+    message = response_class(api_key)
+    _require(message, version)
+    return write_decoder(message, version, in_steps=True).compile("decode", message, version, " in steps")
 
 
 def response_encoder(api_key: int, version: int) -> Encoder:
@@ -149,16 +129,12 @@ def response_encoder(api_key: int, version: int) -> Encoder:
     return encoder(response_class(api_key), version)
 
 
+@cache
 def response_encoder_in_steps(api_key: int, version: int) -> StepEncoder:
     """Returns a generator function that encodes an API's response as `response_encoder` does."""
-    made = _step_encoders.get((api_key, version))
-    if made is None:
-        message = response_class(api_key)
-        _require(message, version)
-        source = write_encoder(message, version, in_steps=True)
-        made = source.compile(f"<encoder of {message.__name__} version {version} in steps>", "encode")
-        _step_encoders[api_key, version] = made
-    return made
+    message = response_class(api_key)
+    _require(message, version)
+    return write_encoder(message, version, in_steps=True).compile("encode", message, version, " in steps")
 
 
 M = TypeVar("M", bound=Message)

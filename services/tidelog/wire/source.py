@@ -5,13 +5,13 @@ and encoders share it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
-from tidelog.wire.schema import F, FieldType, Struct
+from tidelog.wire.schema import F, FieldType, Message, Struct
 
 
 class Source:
@@ -66,10 +66,15 @@ class Source:
             return self.name_for("zero_uuid", declared.default)
         return repr(declared.default)
 
-    def compile(self, filename: str, function: str) -> Any:  # a decoder or an encoder
-        """Executes the source and returns its `function`."""
-        exec(compile("\n".join(self.lines), filename, "exec"), self.names)
-        return self.names[function]
+    def compile(
+        self, function: str, message: type[Message], version: int, how: str = ""
+    ) -> Callable[..., Any]:  # a decoder or an encoder
+        """Executes the source and returns its `function`: `decode` or `encode`. Tracebacks name the message
+        in place of a file.
+        """
+        file_name = f"<{function}r of {message.__name__} version {version}{how}>"
+        exec(compile("\n".join(self.lines), file_name, "exec"), self.names)
+        return cast("Callable[..., Any]", self.names[function])
 
 
 def array_of(kind: FieldType) -> str | type[Struct] | None:
