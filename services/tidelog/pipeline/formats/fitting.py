@@ -7,13 +7,13 @@ One closure for each type is made once, because there are many records.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Final, NoReturn
+from functools import partial
+from typing import Final, NamedTuple, NoReturn
 from uuid import UUID
 
 import pyarrow as pa
@@ -106,9 +106,9 @@ def _fit(kind: pa.DataType, sighting: NewFieldSighting) -> Fit:
         return _decimal(kind)
     if pa.types.is_timestamp(kind):
         return _timestamp(kind)
-    for matches, make in _SIMPLE:
-        if matches(kind):
-            return make(kind)
+    for sort in _SIMPLE:
+        if any(matches(kind) for matches in sort.matches):
+            return _simple(kind, sort)
     raise Misfit(f"cannot fill a column of type {sql_name(kind)}")
 
 
@@ -277,50 +277,18 @@ def _timestamp(kind: pa.DataType) -> Fit:
     return fit
 
 
-def _boolean(kind: pa.DataType) -> Fit:
-    def fit(value: DecodedValue) -> bool | None:
-        if value is None or type(value) is bool:
+def _simple(kind: pa.DataType, sort: _Simple) -> Fit:
+    wanted, source, parse = sort.wanted, sort.source, sort.parse
+
+    def fit(value: DecodedValue) -> DecodedValue:
+        if type(value) is wanted or value is None:
             return value
-        raise _misfit(value, kind)
-
-    return fit
-
-
-def _text(kind: pa.DataType) -> Fit:
-    def fit(value: DecodedValue) -> str | None:
-        if type(value) is str or value is None:
-            return value
-        if type(value) is UUID:
-            return str(value)
-        raise _misfit(value, kind)
-
-    return fit
-
-
-def _binary(kind: pa.DataType) -> Fit:
-    def fit(value: DecodedValue) -> bytes | None:
-        if type(value) is bytes or value is None:
-            return value
-        if type(value) is str:
-            try:
-                return base64.b64decode(value, validate=True)
-            except binascii.Error:
-                raise Misfit("is text that is not Base64, but the table has binary") from None
-        raise _misfit(value, kind)
-
-    return fit
-
-
-def _date(kind: pa.DataType) -> Fit:
-    def fit(value: DecodedValue) -> date | None:
-        if type(value) is str:
-            try:
-                return date.fromisoformat(value)
-            except ValueError:
-                raise Misfit("is text that is not a date (such as 2026-11-22)") from None
-        if type(value) is date or value is None:
-            return value
-        raise _misfit(value, kind)
+        if type(value) is not source:
+            raise _misfit(value, kind)
+        try:
+            return parse(value)
+        except ValueError:
+            raise Misfit(sort.problem) from None
 
     return fit
 
@@ -333,13 +301,35 @@ def finite(text: str) -> float:
     return number
 
 
-_SIMPLE: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Fit]], ...]] = (
-    (pa.types.is_boolean, _boolean),
-    (pa.types.is_string, _text),
-    (pa.types.is_large_string, _text),
-    (pa.types.is_binary, _binary),
-    (pa.types.is_large_binary, _binary),
-    (pa.types.is_date, _date),
+class _Simple(NamedTuple):
+    """A sort of columns whose values have the class `wanted`. `parse` makes one of a value of the class
+    `source`, and a ValueError of it is the `problem`.
+    """
+
+    matches: Sequence[Callable[[pa.DataType], bool]]
+    wanted: type
+    source: type | None = None
+    parse: Callable[[DecodedValue], DecodedValue] = str
+    problem: str = ""
+
+
+_SIMPLE: Final = (
+    _Simple((pa.types.is_boolean,), bool),
+    _Simple((pa.types.is_string, pa.types.is_large_string), str, UUID),
+    _Simple(
+        (pa.types.is_binary, pa.types.is_large_binary),
+        bytes,
+        str,
+        partial(base64.b64decode, validate=True),
+        "is text that is not Base64, but the table has binary",
+    ),
+    _Simple(
+        (pa.types.is_date,),
+        date,
+        str,
+        date.fromisoformat,
+        "is text that is not a date (such as 2026-11-22)",
+    ),
 )
 
 
