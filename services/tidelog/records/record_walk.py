@@ -112,28 +112,35 @@ def read_head(body: bytes, position: int) -> tuple[int, int, int, int, int, int]
     zigzag = body[position]
     position += 1
     if zigzag > 0x7F:
-        zigzag, position = _whole_varint(body, position, zigzag)
+        zigzag, position = whole_varint(body, position, zigzag)
     end = position + (zigzag >> 1)
     position += 1  # attributes
     zigzag = body[position]
     position += 1
     if zigzag > 0x7F:
-        zigzag, position = _whole_varint(body, position, zigzag)
+        zigzag, position = whole_varint(body, position, zigzag)
     timestamp_delta = (zigzag >> 1) ^ -(zigzag & 1)
     rest = position
     zigzag = body[position]
     position += 1
     if zigzag > 0x7F:
-        zigzag, position = _whole_varint(body, position, zigzag)
+        zigzag, position = whole_varint(body, position, zigzag)
     offset_delta = (zigzag >> 1) ^ -(zigzag & 1)
     zigzag = body[position]
     position += 1
     if zigzag > 0x7F:
-        zigzag, position = _whole_varint(body, position, zigzag)
+        zigzag, position = whole_varint(body, position, zigzag)
     return end, timestamp_delta, rest, offset_delta, position, (zigzag >> 1) ^ -(zigzag & 1)
 
 
-def _whole_varint(body: bytes, position: int, first: int) -> tuple[int, int]:
+def whole_varint(body: bytes, position: int, first: int) -> tuple[int, int]:
+    """Returns the zigzag number of a varint whose `first` byte is not its last, and the position after it.
+
+    It is for loops that handle varints of one byte themselves. Raises IndexError or CorruptVarintError.
+    """
+    second = body[position]
+    if second < 0x80:
+        return first & 0x7F | second << 7, position + 1
     value, position = _continued(body, position, first)
     if value < 0:
         raise CorruptVarintError("a varint is cut off or longer than 63 bits")

@@ -10,8 +10,9 @@ from tidelog.client.serializers import Deserializer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import iterate_records, records_of
+from tidelog.records.record_walk import whole_varint
 from tidelog.records.record_writer import Header
-from tidelog.records.varint import CorruptVarintError, continue_varint
+from tidelog.records.varint import CorruptVarintError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -199,36 +200,26 @@ class BatchReader:
                 zigzag = body[position]
                 position += 1
                 if zigzag > 0x7F:
-                    second = body[position]
-                    if second > 0x7F:
-                        zigzag, position = continue_varint(body, position, zigzag)
-                    else:
-                        zigzag = zigzag & 0x7F | second << 7
-                        position += 1
+                    zigzag, position = whole_varint(body, position, zigzag)
                 end = position + (zigzag >> 1)
                 if zigzag & 1 or end > limit:
                     return None
                 zigzag = body[position + 1]  # after the attributes
                 position += 2
                 if zigzag > 0x7F:
-                    zigzag, position = continue_varint(body, position, zigzag)
+                    zigzag, position = whole_varint(body, position, zigzag)
                 timestamp = base_timestamp + ((zigzag >> 1) ^ -(zigzag & 1))
                 zigzag = body[position]
                 position += 1
                 if zigzag > 0x7F:
-                    second = body[position]
-                    if second > 0x7F:
-                        zigzag, position = continue_varint(body, position, zigzag)
-                    else:
-                        zigzag = zigzag & 0x7F | second << 7
-                        position += 1
+                    zigzag, position = whole_varint(body, position, zigzag)
                 offset = base_offset + ((zigzag >> 1) ^ -(zigzag & 1))
                 zigzag = body[position]
                 position += 1
                 key: bytes | None = None
                 if zigzag != 1:
                     if zigzag > 0x7F:
-                        zigzag, position = continue_varint(body, position, zigzag)
+                        zigzag, position = whole_varint(body, position, zigzag)
                     if zigzag & 1:
                         return None
                     start = position
@@ -239,12 +230,7 @@ class BatchReader:
                 value: bytes | None = None
                 if zigzag != 1:
                     if zigzag > 0x7F:
-                        second = body[position]
-                        if second > 0x7F:
-                            zigzag, position = continue_varint(body, position, zigzag)
-                        else:
-                            zigzag = zigzag & 0x7F | second << 7
-                            position += 1
+                        zigzag, position = whole_varint(body, position, zigzag)
                     if zigzag & 1:
                         return None
                     start = position
