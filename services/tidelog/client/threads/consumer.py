@@ -167,8 +167,6 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         self._yielded: ConsumerRecord[K, V] | None = None
         """The last record that the iteration yielded, if no poll has followed."""
 
-    # -- topics and partitions
-
     def subscribe(
         self,
         topics: Iterable[str] = (),
@@ -232,8 +230,6 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
     def paused(self) -> list[TopicPartition]:
         return self._in_loop(lambda consumer: consumer.paused())
 
-    # -- positions
-
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Sets the next offset to read. Raises KeyError if the partition is not assigned."""
         self._in_loop(lambda consumer: consumer.seek(place, offset))
@@ -292,8 +288,6 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
     def lag(self) -> dict[TopicPartition, int | None]:
         """Returns the records between position and high watermark, None before the first fetch."""
         return self._in_loop(lambda consumer: consumer.lag())
-
-    # -- records
 
     def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:
         """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.Consumer.poll`."""

@@ -180,8 +180,6 @@ class ClassicMembership(Membership):
         self._is_preparing = False
         """Whether the member gives up partitions before it joins."""
 
-    # -- what the core asks
-
     @property
     def awaits_others(self) -> bool:
         return self._next is not _Next.HEARTBEAT
@@ -249,8 +247,6 @@ class ClassicMembership(Membership):
             (name, encode_subscription(name, self._topics, owned, self._had, self._had_generation, rack))
             for name in self._strategies
         )
-
-    # -- responses
 
     def _handle(self, answer: ClassicAnswer, now_ms: int) -> None:
         code = answer.error_code
@@ -350,8 +346,6 @@ class ClassicMembership(Membership):
         self._assigned_replicas = None
         self._had, self._had_generation = frozenset(), NO_GENERATION
 
-    # -- the leader
-
     def took_metadata(self, view: ClusterView, now_ms: int) -> bool:
         """Matches the pattern, assigns if the member is the leader, and notices new partitions."""
         if not self.is_active:
@@ -421,8 +415,6 @@ class ClassicMembership(Membership):
             )
             for topic in topics
         }
-
-    # -- the steps of a rebalance
 
     def prepare(self, now_ms: int) -> None:
         if not self._must_rejoin or self.state not in (MemberState.STABLE, MemberState.RECONCILING):

@@ -233,8 +233,6 @@ class Membership(ABC):
         self.error = request_error(code, f"group '{self.group_id}'", message)
         self.move_to(MemberState.FAILED)
 
-    # -- the steps to a new assignment
-
     @abstractmethod
     def prepare(self, now_ms: int) -> None:
         """The application asks for records, so a rebalance may begin."""

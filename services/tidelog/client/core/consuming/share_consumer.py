@@ -61,8 +61,6 @@ _METADATA_ERRORS: Final = frozenset(
 _ENDED_GENERATION: Final = -1
 """The generation of a delivery whose session exists, but whose record another broker has given again."""
 
-# -- events
-
 
 class SharedPartition(NamedTuple):
     """The answer about one partition of a ShareFetch or a ShareAcknowledge."""
@@ -102,8 +100,6 @@ Event = (
     | HeartbeatAnswered
     | GroupRequestFailed
 )
-
-# -- effects
 
 
 class SendShareFetch(NamedTuple):
@@ -198,8 +194,6 @@ class ShareConsumerCore:
         self._requests: dict[int, tuple[ShareSession, int]] = {}
         """The session of each request in flight, and the view's `ended_topics` when it was sent."""
         self._last_request_id = 0
-
-    # -- the application's calls
 
     def subscribe(self, topics: tuple[str, ...], now_ms: int) -> None:
         self.topics = topics
@@ -303,8 +297,6 @@ class ShareConsumerCore:
             for node_id, session in self.sessions.items()
             if session.is_open
         }
-
-    # -- events
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Takes an event and returns what follows."""
@@ -463,8 +455,6 @@ class ShareConsumerCore:
         for place, types in session.end().items():
             self._acknowledged(place, types, error.code, str(error), effects)
         session.not_before_ms = now_ms + self._backoff.delay_ms(1)
-
-    # -- time
 
     def poll(self, now_ms: int) -> list[Effect]:
         """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""

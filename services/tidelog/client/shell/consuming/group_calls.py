@@ -206,8 +206,6 @@ class GroupCalls:
         self.is_closing = False
         """Whether the membership does not go on, so that no new generation comes."""
 
-    # -- membership
-
     async def ask(self, request: Heartbeat | ClassicRequest) -> HeartbeatAnswered | ClassicAnswer:
         """Sends a request of the membership. Raises KafkaError, ClientError."""
         answer: HeartbeatAnswered | ClassicAnswer
@@ -316,8 +314,6 @@ class GroupCalls:
         members = [MemberIdentity(goodbye.member_id, instance_id)]
         leave = WireLeaveGroupRequest(self.group_id, goodbye.member_id, members)
         await connection.call(leave, self._network.timeout_s)
-
-    # -- committed offsets
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], owner: Member) -> None:
         """Commits offsets with the epochs of the records before them. `owner` is the member that chose them.
@@ -454,8 +450,6 @@ class GroupCalls:
             return offsets
 
         return await self._until_answered(f"committed offsets of group '{self.group_id}'", ask)
-
-    # -- offsets of times
 
     async def offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Returns the offsets of times: -1 is the end, -2 the beginning, others are milliseconds since 1970.

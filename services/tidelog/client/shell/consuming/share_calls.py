@@ -44,8 +44,6 @@ class ShareCalls:
         self._topic_ids: dict[str, uuid.UUID] = {}
         """The id of each topic of a session, which metadata may have forgotten."""
 
-    # -- membership
-
     async def ask(self, heartbeat: Heartbeat) -> HeartbeatAnswered:
         """Raises KafkaError, ClientError."""
         settings = self._settings
@@ -67,8 +65,6 @@ class ShareCalls:
         request = ShareGroupHeartbeatRequest(self._settings.group_id, self.member_id, goodbye.epoch)
         connection = await self.coordinator.connection()
         await connection.call(request, self._network.timeout_s)
-
-    # -- sessions
 
     async def fetch(self, effect: SendShareFetch) -> ShareAnswered:
         """Raises ClientError."""
