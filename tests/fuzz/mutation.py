@@ -41,12 +41,12 @@ class RequestSource:
         self._random = random_source
         self._names = names
         self._batches = batches
-        self._corpus: list[bytes] = []
+        self.corpus: list[bytes] = []
 
     def fill(self, count: int) -> None:
         """Generates `count` valid requests, which `next_request` damages."""
-        while len(self._corpus) < count:
-            self._corpus.append(self._valid_request())
+        while len(self.corpus) < count:
+            self.corpus.append(self._valid_request())
 
     def choose_by(self, random_source: random.Random) -> None:
         """Takes all later choices from another Random."""
@@ -55,7 +55,7 @@ class RequestSource:
     def renew(self, count: int) -> None:
         """Replaces `count` of the valid requests by new ones."""
         for _ in range(count):
-            self._corpus[self._random.randrange(len(self._corpus))] = self._valid_request()
+            self.corpus[self._random.randrange(len(self.corpus))] = self._valid_request()
 
     def _valid_request(self) -> bytes:
         key, served = self._random.choice(_APIS)
@@ -71,7 +71,7 @@ class RequestSource:
 
     def _frame(self, *, is_damaged: bool) -> bytes:
         chosen = self._random
-        payload = bytearray(chosen.choice(self._corpus))
+        payload = bytearray(chosen.choice(self.corpus))
         if is_damaged:
             for _ in range(chosen.choice((1, 1, 1, 2, 5))):
                 self._damage(payload)
@@ -92,7 +92,7 @@ class RequestSource:
         elif kind < 0.9:
             del payload[place : place + chosen.randrange(1, 9)]
         elif kind < 0.97:
-            other = chosen.choice(self._corpus)
+            other = chosen.choice(self.corpus)
             start = chosen.randrange(len(other))
             payload[place : place + 16] = other[start : start + 16]
         else:

@@ -18,7 +18,7 @@ def source(seed: int) -> RequestSource:
 def test_the_damaged_requests_of_a_burst_come_last() -> None:
     """The broker closes the connection at a damaged request and does not handle those behind it."""
     made = source(1)
-    valid = {struct.pack(">i", len(payload)) + payload for payload in made._corpus}
+    valid = {struct.pack(">i", len(payload)) + payload for payload in made.corpus}
     damaged = 0
     for _ in range(50):
         burst = made.burst(8)

@@ -18,7 +18,6 @@ from tidelog.controller.core.broker_requests import (
     unregister_broker,
 )
 from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
-from tidelog.controller.core.commands import steady_full_commands
 from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
 from tidelog.controller.core.decision import Chance, ControllerDecision, DecisionSteps
 from tidelog.controller.core.elections import elect_leaders
@@ -32,31 +31,23 @@ from tidelog.controller.core.security_changes import (
     expire_delegation_token,
     renew_delegation_token,
 )
-from tidelog.controller.core.state import ClusterState
 from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics
 from tidelog.controller.metrics import ControllerCounts, Overview
 from tidelog.controller.office import (
     DeposedError,
     Office,
-    RecordWriter,
     resign,
     stand,
     take_office,
     until_office_is_vacant,
 )
-from tidelog.controller.pushes import BrokerPushes
 from tidelog.controller.term import (
     MAX_PROPAGATION_WAIT_MS,
-    MAX_QUEUED_ITEMS,
+    ControllerSurroundings,
     Decide,
-    Inbox,
     Term,
-    TermEnd,
-    count_election,
-    report_replicas,
 )
 from tidelog.kernel.clock import Clock, SystemClock
-from tidelog.kernel.slices import run_in_slices
 from tidelog.metadata.session import KeptLease, start_lease_keeper
 from tidelog.metadata.store import (
     KeyValue,
@@ -159,14 +150,12 @@ class Controller:
         rpc_address: str = "",
     ) -> None:
         self._store = store
-        self._channels = channels
         self._settings = settings
-        self._clock = clock
-        self._chance = chance
         self._rpc_address = rpc_address
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Done, with the reason, if this controller cannot continue."""
         self.counts = ControllerCounts()
+        self._around = ControllerSurroundings(store, channels, settings, clock, chance, self.counts)
         self._lease: KeptLease | None = None
         self._lease_lost = asyncio.Event()
         self._leases_lost = 0
@@ -338,7 +327,7 @@ class Controller:
             self._term_under_way.depose("the controller's lease has ended")
 
     async def _hold_office(self, office: Office) -> None:
-        term = self._new_term(office)
+        term = Term(self._around, office)
         self._term_under_way = term
         is_failed = True
         try:
@@ -357,43 +346,6 @@ class Controller:
             term.end()
             if is_failed:
                 await self._resign(office)
-
-    def _new_term(self, office: Office) -> Term:
-        settings, state, end = self._settings, ClusterState(), TermEnd()
-        inbox: Inbox = asyncio.Queue(MAX_QUEUED_ITEMS)
-
-        def seconds() -> float:
-            return self._clock.monotonic_ms() / 1000
-
-        pushes = BrokerPushes(
-            self._channels,
-            on_stale=partial(end.depose, "a broker knows a newer controller"),
-            on_taken=partial(report_replicas, state, inbox),
-            everything_for=lambda broker_id: run_in_slices(
-                steady_full_commands(state, broker_id, settings.node_id, office.controller_epoch), seconds
-            ),
-        )
-        writer = RecordWriter(
-            self._store,
-            office,
-            state,
-            is_over=end.has_come,
-            on_written=partial(count_election, state, self.counts),
-            seconds=seconds,
-        )
-        return Term(
-            self._store,
-            settings,
-            office,
-            state,
-            inbox=inbox,
-            pushes=pushes,
-            writer=writer,
-            end=end,
-            clock=self._clock,
-            chance=self._chance,
-            counts=self.counts,
-        )
 
     async def _resign(self, office: Office) -> None:
         """Gives up the key, even if it still belongs to this controller, so that the epoch of a term that

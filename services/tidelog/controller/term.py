@@ -9,12 +9,13 @@ not delay other requests. While the store is unavailable, the term waits; it end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import structlog
 
-from tidelog.controller.core.commands import commands_for
+from tidelog.controller.core.commands import Command, commands_for, steady_full_commands
 from tidelog.controller.core.decision import (
     Chance,
     Context,
@@ -44,7 +45,7 @@ from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr
+from tidelog.rpc.broker_commands import BrokerChannels, CommandResult, LeaderAndIsr
 from tidelog.settings.broker_settings import BrokerSettings
 
 MAX_QUEUED_ITEMS: Final = 10_000
@@ -96,54 +97,45 @@ class _ReplicasJudged(NamedTuple):
 _Item = _Request | WatchBatch | _BalanceDue | _AdvanceDue | _ReplicasJudged
 
 
-Inbox = asyncio.Queue[_Item]
-"""The queue of a term, which holds at most MAX_QUEUED_ITEMS."""
+class ControllerSurroundings(NamedTuple):
+    """The things that all terms of a controller use, and the counts that outlive them."""
 
-
-class TermEnd:
-    """The end of a term. Each part of the term may bring it about."""
-
-    def __init__(self) -> None:
-        self.reason: asyncio.Future[DeposedError] = asyncio.get_running_loop().create_future()
-
-    def has_come(self) -> bool:
-        return self.reason.done()
-
-    def depose(self, reason: str) -> None:
-        """Ends the term. The first reason counts."""
-        if not self.reason.done():
-            self.reason.set_result(DeposedError(reason))
+    store: MetadataStore
+    channels: BrokerChannels
+    settings: BrokerSettings
+    clock: Clock
+    chance: Chance
+    counts: ControllerCounts
 
 
 class Term:
     """One term. Call `begin`, then `serve`, which runs until it raises; `submit` may be called meanwhile."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        settings: BrokerSettings,
-        office: Office,
-        state: ClusterState,
-        *,
-        inbox: Inbox,
-        pushes: BrokerPushes,
-        writer: RecordWriter,
-        end: TermEnd,
-        clock: Clock,
-        chance: Chance,
-        counts: ControllerCounts,
-    ) -> None:
-        self.state = state
+    def __init__(self, around: ControllerSurroundings, office: Office) -> None:
+        store, channels, settings, clock, chance, counts = around
+        self.state = ClusterState()
         self._store = store
         self._settings = settings
         self._office = office
-        self._inbox = inbox
-        self._pushes = pushes
-        self._writer = writer
-        self._end = end
         self._clock = clock
         self._chance = chance
         self._counts = counts
+        self._inbox: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_ITEMS)
+        self._deposed: asyncio.Future[DeposedError] = asyncio.get_running_loop().create_future()
+        self._pushes = BrokerPushes(
+            channels,
+            on_stale=partial(self._note_end, "a broker knows a newer controller"),
+            on_taken=self._report_replicas,
+            everything_for=self._everything_for,
+        )
+        self._writer = RecordWriter(
+            store,
+            office,
+            self.state,
+            is_over=self._deposed.done,
+            on_written=self._count_election,
+            seconds=self._seconds,
+        )
         self._rules = rules_from(settings, {})
         self._put_back: _Item | None = None
         self._advance: asyncio.TimerHandle | None = None
@@ -186,13 +178,13 @@ class Term:
         work = asyncio.create_task(self._work(), name="controller-term")
         try:
             # Any, because the two futures have results of different types.
-            ends: list[asyncio.Future[Any]] = [work, self._end.reason]
+            ends: list[asyncio.Future[Any]] = [work, self._deposed]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             work.cancel()
             await asyncio.wait([work])
-        if self._end.has_come():
-            raise self._end.reason.result()
+        if self._deposed.done():
+            raise self._deposed.result()
         work.result()
 
     async def submit(
@@ -222,8 +214,13 @@ class Term:
 
     def depose(self, reason: str) -> None:
         """Ends the term: nothing more is decided or sent."""
-        self._end.depose(reason)
+        self._note_end(reason)
         self._pushes.close()
+
+    def _note_end(self, reason: str) -> None:
+        """Ends the term. The first reason counts."""
+        if not self._deposed.done():
+            self._deposed.set_result(DeposedError(reason))
 
     def end(self) -> None:
         """Stops all tasks and fails the open requests: with REQUEST_TIMED_OUT if part of the change may be
@@ -465,41 +462,40 @@ class Term:
             await asyncio.sleep(self._settings.leader_imbalance_check_interval_seconds)
             await self._inbox.put(_BalanceDue())
 
+    def _everything_for(self, broker_id: int) -> Awaitable[list[Command]]:
+        """Makes the full commands for a broker. The state may change meanwhile."""
+        node_id, epoch = self._settings.node_id, self.controller_epoch
+        return run_in_slices(steady_full_commands(self.state, broker_id, node_id, epoch), self._seconds)
 
-def report_replicas(
-    state: ClusterState,
-    inbox: Inbox,
-    broker: BrokerRegistration,
-    command: LeaderAndIsr,
-    result: CommandResult,
-) -> None:
-    """Queues the replicas that failed or work again, according to a broker's result of a command."""
-    failed = frozenset(
-        partition
-        for partition, code in result.partition_errors.items()
-        if code is ErrorCode.KAFKA_STORAGE_ERROR
-    )
-    known = state.failed_replicas.get(broker.broker_id, frozenset())
-    served = known and frozenset(
-        TopicPartition(partition.topic, partition.partition)
-        for partition in command.partitions
-        # A state without a leader does not show whether the disk works.
-        if partition.leader != NO_LEADER
-    ).difference(result.partition_errors).intersection(known)
-    if (served or failed - known) and not inbox.full():
-        inbox.put_nowait(_ReplicasJudged(broker, failed, served))
+    def _report_replicas(
+        self, broker: BrokerRegistration, command: LeaderAndIsr, result: CommandResult
+    ) -> None:
+        """Queues the replicas that failed or work again, according to a broker's result of a command."""
+        failed = frozenset(
+            partition
+            for partition, code in result.partition_errors.items()
+            if code is ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        known = self.state.failed_replicas.get(broker.broker_id, frozenset())
+        served = known and frozenset(
+            TopicPartition(partition.topic, partition.partition)
+            for partition in command.partitions
+            # A state without a leader does not show whether the disk works.
+            if partition.leader != NO_LEADER
+        ).difference(result.partition_errors).intersection(known)
+        if (served or failed - known) and not self._inbox.full():
+            self._inbox.put_nowait(_ReplicasJudged(broker, failed, served))
 
-
-def count_election(state: ClusterState, counts: ControllerCounts, record: Write) -> None:
-    """Counts the election that a record contains. Call this before the record is applied to the state."""
-    entry = record.entry
-    if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
-        return
-    before = state.partitions.get(entry.topic, {}).get(entry.partition)
-    if before is not None and before.leader_epoch != entry.leader_epoch:
-        counts.leader_elections += 1
-        if entry.leader not in before.isr and entry.leader not in before.elr:
-            counts.unclean_leader_elections += 1
+    def _count_election(self, record: Write) -> None:
+        """Counts the election that a record contains, before the record is applied to the state."""
+        entry = record.entry
+        if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
+            return
+        before = self.state.partitions.get(entry.topic, {}).get(entry.partition)
+        if before is not None and before.leader_epoch != entry.leader_epoch:
+            self._counts.leader_elections += 1
+            if entry.leader not in before.isr and entry.leader not in before.elr:
+                self._counts.unclean_leader_elections += 1
 
 
 def _watched(state: ClusterState, batches: Sequence[WatchBatch], changes: ChangeSet) -> Steps[None]:

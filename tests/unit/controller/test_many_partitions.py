@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterlab.controllers import Cluster, Core, RecordingBroker
-from tidelog.controller import pushes, server
+from tidelog.controller import pushes, term
 from tidelog.controller.core.commands import MAX_RESTARTS, Command, full_commands, steady_full_commands
 from tidelog.controller.core.state import ClusterState
 from tidelog.kernel import slices
@@ -187,7 +187,7 @@ def test_the_full_state_of_a_broker_is_made_in_slices(
 
     monkeypatch.setattr(slices, "SLICE_MS", 1e-6)  # with 0, all_at_once would not end
     # The controller's clock counts milliseconds, in which all steps may end.
-    monkeypatch.setattr(server, "run_in_slices", lambda steps, seconds: slices.run_in_slices(steps))
+    monkeypatch.setattr(term, "run_in_slices", lambda steps, seconds: slices.run_in_slices(steps))
     monkeypatch.setattr(slices, "finish", counted)
 
     async def scenario(cluster: Cluster) -> None:

@@ -329,7 +329,7 @@ class ClientSeries:
     def __init__(self) -> None:
         self.dropped_total = 0
         self.pushes_total = 0
-        self._clients: dict[UUID, _Client] = {}
+        self.clients: dict[UUID, _Client] = {}
         self.numbers = FairBudget(MAX_SERIES, stalled_s=NEVER_S)
         self.memory = FairBudget(MAX_SERIES_BYTES, stalled_s=NEVER_S)
 
@@ -337,13 +337,13 @@ class ClientSeries:
         """Takes a client's newest values, to show them until a time. `client` is its key in fair budgets. If
         there is no room, none of its values are shown.
         """
-        known = self._clients.get(instance_id)
+        known = self.clients.get(instance_id)
         if known is None:
             number, memory = (Holding(lambda: self.forget(instance_id)) for _ in range(2))
         else:
             number, memory = known.number, known.memory
         samples = pushed.samples
-        self._clients[instance_id] = _Client(samples, until_ms, number, memory)
+        self.clients[instance_id] = _Client(samples, until_ms, number, memory)
         has_room = self.numbers.resize(number, client, len(samples), ANY_TIME_S) and self.memory.resize(
             memory, client, pushed.size_bytes, ANY_TIME_S
         )
@@ -353,21 +353,21 @@ class ClientSeries:
             self.forget(instance_id)
 
     def forget(self, instance_id: UUID) -> None:
-        client = self._clients.pop(instance_id, None)
+        client = self.clients.pop(instance_id, None)
         if client is not None:
             self.numbers.forget(client.number, ANY_TIME_S)
             self.memory.forget(client.memory, ANY_TIME_S)
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
         """Removes the series whose time is over."""
-        for instance_id, client in tuple(self._clients.items()):
+        for instance_id, client in tuple(self.clients.items()):
             if client.until_ms < now_ms:
                 self.forget(instance_id)
 
     def collect(self, families: Families, instance_count: int, now_ms: MonotonicMs) -> None:
         """Adds the samples of all clients and the numbers about them."""
         kinds: dict[str, bool] = {}
-        for client in tuple(self._clients.values()):
+        for client in tuple(self.clients.values()):
             for sample in client.samples if client.until_ms >= now_ms else ():
                 if kinds.setdefault(sample.series_name, sample.is_counter) is not sample.is_counter:
                     continue  # clients disagree about the kind of the metric; the first one counts

@@ -121,13 +121,13 @@ class ProducerState:
 
     __slots__ = (
         "_idle",
-        "_max_producers",
         "_ongoing",
         "_producers",
         "_unreplicated",
         "end_offset",
         "expiration_ms",
         "guards",
+        "max_producers",
     )
 
     def __init__(
@@ -143,7 +143,7 @@ class ProducerState:
         self._ongoing: dict[int, int] = {}
         # ended transactions whose markers are not below the high watermark
         self._unreplicated: list[CompletedTransaction] = []
-        self._max_producers = max_producers
+        self.max_producers = max_producers
         self.guards = Guards()
         self.end_offset = 0
         self.expiration_ms = expiration_ms
@@ -163,7 +163,7 @@ class ProducerState:
         """
         producer = self._producers.get(header[9])
         if producer is None:
-            if len(self._producers) >= self._max_producers and not self._idle:
+            if len(self._producers) >= self.max_producers and not self._idle:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
                     f"{len(self._producers)} producers have open transactions here, which is the limit",
@@ -259,7 +259,7 @@ class ProducerState:
         return None
 
     def _add(self, producer_id: int, epoch: int) -> _Producer:
-        if len(self._producers) >= self._max_producers:
+        if len(self._producers) >= self.max_producers:
             self._evict()
         producer = self._producers[producer_id] = _Producer(epoch)
         self._idle[producer_id] = None
@@ -485,7 +485,7 @@ class ProducerState:
         )
         self._ongoing.update((producer_id, first_offset) for first_offset, producer_id in ongoing)
         self._idle.update((pid, None) for pid in self._producers if pid not in self._ongoing)
-        for _ in range(len(self._producers) - self._max_producers):
+        for _ in range(len(self._producers) - self.max_producers):
             self._evict()
 
     def describe(self) -> list[ActiveProducer]:

@@ -149,12 +149,12 @@ def test_a_client_that_fills_the_series_leaves_others_their_share(
         series.replace(UUID(int=number), "greedy", pushed, MonotonicMs(10))
     for number in range(100, 105):
         series.replace(UUID(int=number), "other", pushed, MonotonicMs(10))
-    assert {UUID(int=number) for number in range(100, 105)} <= series._clients.keys()
-    assert len(series._clients) == 16
+    assert {UUID(int=number) for number in range(100, 105)} <= series.clients.keys()
+    assert len(series.clients) == 16
     for number in range(20):  # whoever is above the share goes on with what is left
         series.replace(UUID(int=number), "greedy", pushed, MonotonicMs(20))
-    assert {UUID(int=number) for number in range(100, 105)} <= series._clients.keys()
-    assert len(series._clients) == 16
+    assert {UUID(int=number) for number in range(100, 105)} <= series.clients.keys()
+    assert len(series.clients) == 16
 
 
 def test_the_memory_of_series_is_bounded() -> None:
@@ -167,7 +167,7 @@ def test_the_memory_of_series_is_bounded() -> None:
     series = ClientSeries()
     for number in range(50):
         series.replace(UUID(int=number), "user", pushed, MonotonicMs(10))
-    kept = sum(sample.size_bytes for client in series._clients.values() for sample in client.samples)
+    kept = sum(sample.size_bytes for client in series.clients.values() for sample in client.samples)
     assert 0 < kept <= module.MAX_SERIES_BYTES
     assert series.dropped_total > 0
     for number in range(50):

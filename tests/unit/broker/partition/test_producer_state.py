@@ -413,6 +413,6 @@ def test_producers_with_open_transactions_are_never_forgotten(steps: list[tuple[
             end_offset, state_bytes = state.end_offset, state.snapshot()
             state = ProducerState(max_producers=max(4, len(opened) + len(idle)))
             state.load(state_bytes, end_offset, NOW_MS)
-            state._max_producers = 4
+            state.max_producers = 4
         assert [row.producer_id for row in state.describe() if row.current_txn_start_offset < 0] == idle
         assert {row.producer_id for row in state.describe() if row.current_txn_start_offset >= 0} == opened

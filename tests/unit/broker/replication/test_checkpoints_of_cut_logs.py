@@ -30,7 +30,7 @@ async def lead_alone(cluster: ReplicatingCluster, path: Path) -> ReplicatingBrok
     for topic_partition in ALL:
         cluster.append(1, topic_partition, records=3)
         node.replica(topic_partition).storage.flush()
-    node.broker.hosting._log_directory.checkpoint_recovery_points()
+    node.broker.log_directory.checkpoint_recovery_points()
     assert read_offsets(path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(ALL, 3)
     return node
 
