@@ -1,7 +1,8 @@
 """The metrics of a broker: traffic by topic, requests, connections, replicas, purgatories, compaction, disks.
 
 `BrokerMetrics.collect` runs in the scraper's thread while the event loop continues to count. It copies each
-collection before it iterates over it.
+collection before it iterates over it. The functions add the families of topics, then of requests,
+connections, replicas, waiting requests, sessions, coordinators, disks and compaction.
 """
 
 from __future__ import annotations
@@ -249,9 +250,6 @@ def _add_topics(families: Families, telemetry: Telemetry) -> None:
         families.counter(name, doc, getattr(telemetry.broker_traffic, attribute))
 
 
-# --- requests and connections ---
-
-
 def _add_requests(families: Families, telemetry: Telemetry) -> None:
     now_ms = telemetry.clock.monotonic_ms()
     for api_name, by_version in sorted(telemetry.requests.items()):
@@ -352,9 +350,6 @@ def _add_idle_share(families: Families, idle_share: float) -> None:
     families.gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", doc, idle_share)
 
 
-# --- replicas ---
-
-
 def _add_replicas(families: Families, telemetry: Telemetry, broker: BrokerView) -> None:
     replicas = sorted(broker.replicas.items())
     leaders = [replica for _, replica in replicas if replica.core.is_leader]
@@ -451,9 +446,6 @@ def _add_fetchers(families: Families, fetchers: ReplicaFetchers) -> None:
     families.gauge(f"{prefix}_failedpartitionscount", doc, failed, clientId="Replica")
 
 
-# --- waiting requests, sessions, coordinators ---
-
-
 def _add_purgatory(families: Families, purgatory: Purgatory, *, also_waiting: int = 0) -> None:
     prefix = "kafka_server_delayedoperationpurgatory"
     name, waiting, watched = purgatory.name, len(purgatory) + also_waiting, purgatory.watched_count
@@ -526,9 +518,6 @@ def _add_coordinators(families: Families, attachment_counts: Mapping[str, tuple[
         families.gauge("tidelog_coordinator_attachments", doc, attached, kind=kind)
         doc = "Replies that wait until their records are replicated"
         families.gauge("tidelog_coordinator_held_replies", doc, held, kind=kind)
-
-
-# --- disks and compaction ---
 
 
 def _add_flushes(families: Families, telemetry: Telemetry, window: LatencyWindow) -> None:

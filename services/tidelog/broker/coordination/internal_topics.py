@@ -35,18 +35,22 @@ from tidelog.wire.messages.create_topics import (
 )
 
 TIMEOUT_MS: Final = 15_000
-_OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
-_TRANSACTIONS_FACTOR: Final = "transaction.state.log.replication.factor"
-_SHARES_FACTOR: Final = "share.coordinator.state.topic.replication.factor"
+_REPLICATION_FACTORS: Final = {
+    GROUP_METADATA_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTION_STATE_TOPIC: "transaction.state.log.replication.factor",
+    SHARE_GROUP_STATE_TOPIC: "share.coordinator.state.topic.replication.factor",
+}
 
 _log = structlog.get_logger(__name__)
 
 
 def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> CreatableTopic:
     """Returns the creation of an internal topic, with its partitions, replicas and configs."""
+    if name not in _REPLICATION_FACTORS:
+        raise ValueError(f"{name} is not an internal topic")
+    factor = _replication_factor(_REPLICATION_FACTORS[name], settings, live_brokers)
     if name == GROUP_METADATA_TOPIC:
         count = settings.offsets_topic_num_partitions
-        factor = _replication_factor(_OFFSETS_FACTOR, settings, live_brokers)
         configs = {
             "cleanup.policy": "compact",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
@@ -54,7 +58,6 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
         }
     elif name == TRANSACTION_STATE_TOPIC:
         count = settings.transaction_state_log_num_partitions
-        factor = _replication_factor(_TRANSACTIONS_FACTOR, settings, live_brokers)
         configs = {
             "cleanup.policy": "compact",
             "segment.bytes": str(settings.transaction_state_log_segment_bytes),
@@ -64,9 +67,8 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
             ),
             "unclean.leader.election.enable": "false",
         }
-    elif name == SHARE_GROUP_STATE_TOPIC:
+    else:
         count = settings.share_coordinator_state_topic_num_partitions
-        factor = _replication_factor(_SHARES_FACTOR, settings, live_brokers)
         configs = {
             "cleanup.policy": "delete",
             "retention.ms": "-1",
@@ -78,8 +80,6 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
                 effective_min_in_sync_replicas(settings.share_coordinator_state_topic_min_isr, factor)
             ),
         }
-    else:
-        raise ValueError(f"{name} is not an internal topic")
     return CreatableTopic(
         name=name,
         num_partitions=count,

@@ -379,10 +379,7 @@ APIS: Final[Mapping[int, Api]] = {
         0,
         0,
         _GROUP_SHARD,
-        (
-            _group(READ),
-            Each(READ, TOPIC),
-        ),
+        (_group(READ), Each(READ, TOPIC)),
         feature=SHARE_VERSION,
         is_audited=True,
     ),
@@ -390,10 +387,7 @@ APIS: Final[Mapping[int, Api]] = {
         0,
         0,
         _GROUP_SHARD,
-        (
-            _group(DELETE),
-            Each(READ, TOPIC),
-        ),
+        (_group(DELETE), Each(READ, TOPIC)),
         feature=SHARE_VERSION,
         is_audited=True,
     ),

@@ -22,6 +22,8 @@ from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.net.connection import ClosedByProtocolError
 from tidelog.broker.requests.request import NO_REPLY, PARKED
+from tidelog.kernel import slices
+from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
@@ -297,11 +299,9 @@ def test_many_batches_without_acks_have_no_response(lab: InMemoryBroker) -> None
 
 @pytest.mark.usefixtures("short_slices")
 def test_a_leader_that_followed_between_two_slices_does_not_acknowledge_what_it_lost(
-    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+    lab: InMemoryBroker,
 ) -> None:
     """A follower may have truncated the batches and appended other records at their offsets."""
-    # The changes of roles wait for a disk. The slices must not end meanwhile.
-    monkeypatch.setattr("tidelog.kernel.slices.TURNS_OF_OTHERS", 5_000)
     lab.add_topic("t")
     state = lab.broker.metadata.topics["t"].partitions[0]
     log = lab.broker.hosted.leader_replica("t", 0).storage.log
@@ -317,8 +317,18 @@ def test_a_leader_that_followed_between_two_slices_does_not_acknowledge_what_it_
         )
         await lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (role,)))
 
+    def other_work() -> Steps[None]:
+        while not are_roles_changed.is_set():
+            yield
+
+    are_roles_changed = threading.Event()
+
     async def scenario() -> tuple[int, Any]:
         await take_role(BROKER_ID, state.leader_epoch + 1)
+        # The changes of roles wait for a disk. Only one long work has slices at a time, so this one holds the
+        # request between its first two slices meanwhile.
+        other = asyncio.ensure_future(slices.finish(other_work()))
+        await asyncio.sleep(0)
         answer, context = send_many(lab, acks=-1, count=100)
         answering = asyncio.ensure_future(answer)
         while not log.log_end_offset:  # noqa: ASYNC110 - the slices run on this loop
@@ -328,6 +338,8 @@ def test_a_leader_that_followed_between_two_slices_does_not_acknowledge_what_it_
         await take_role(OTHER_BROKER_ID, state.leader_epoch + 2)
         await take_role(BROKER_ID, state.leader_epoch + 3)
         assert not answering.done(), "the roles changed between two slices"
+        are_roles_changed.set()
+        await other
         assert await answering is PARKED, "the later batches wait for the other replica"
         return appended_before, context
 
