@@ -57,7 +57,6 @@ MAX_REMEMBERED_GROUPS: Final = 64
 MAX_OBSERVATIONS: Final = 12
 OBSERVED_MS: Final = 600_000
 """The age above which an observation says nothing about the present speed of a group."""
-_RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
 _LEAST_BYTES: Final = 1  # a broker then sends one batch
 
 Observations = dict[TopicPartition, Observation]

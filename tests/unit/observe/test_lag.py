@@ -20,6 +20,7 @@ from tidelog.observe.lag import (
     PartitionLag,
     Retention,
     forecast,
+    full_in_ms,
     total_of,
     urgency,
 )
@@ -214,3 +215,17 @@ def test_a_total_leaves_out_unknown_lags_and_commits_beyond_the_end() -> None:
     assert total_of([6, None, 0, -49]) == 6
     assert total_of([None]) is None
     assert total_of([]) is None
+
+
+@given(
+    usable=st.integers(0, 10_000),
+    logs=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 1_000)), max_size=6),
+)
+def test_the_disk_is_full_when_the_logs_have_grown_by_its_free_bytes(
+    usable: int, logs: list[tuple[int, int]]
+) -> None:
+    full_ms = full_in_ms(usable, [(float(rate), float(room)) for rate, room in logs])
+    if full_ms is None:
+        assert sum(room for _, room in logs) <= usable + 1e-6
+    else:
+        assert sum(min(rate * full_ms, room) for rate, room in logs) == pytest.approx(usable)

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import click
@@ -28,7 +29,7 @@ from tidelog.cli.kubernetes.upgrade_plan import (
 from tidelog.cli.tool_command import BOOTSTRAP_VARIABLE, ToolError
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.security import NO_SECURITY, environment_security
+from tidelog.client.security import NO_SECURITY, ClientSecurity, environment_security
 from tidelog.model.brokers import host_and_port
 from tidelog.model.errors import KafkaError
 
@@ -363,22 +364,11 @@ class Entrances(NamedTuple):
     def ways(self, client_id: str, timeout_s: float = TIMEOUT_S) -> list[Callable[[], Cluster]]:
         """Returns functions that connect. They raise ClientError."""
 
-        def over_plaintext() -> Cluster:
-            return Cluster(
-                self.plaintext_bootstrap_server,
-                client_id=client_id,
-                timeout_s=timeout_s,
-                security=NO_SECURITY,
-            )
+        def over(bootstrap_server: str, security_of: Callable[[], ClientSecurity]) -> Cluster:
+            return Cluster(bootstrap_server, client_id=client_id, timeout_s=timeout_s, security=security_of())
 
-        def over_first() -> Cluster:
-            return Cluster(
-                self.bootstrap_server,
-                client_id=client_id,
-                timeout_s=timeout_s,
-                security=environment_security(),
-            )
-
+        over_first = partial(over, self.bootstrap_server, environment_security)
+        over_plaintext = partial(over, self.plaintext_bootstrap_server, lambda: NO_SECURITY)
         return [over_plaintext, over_first] if self.plaintext_bootstrap_server else [over_first]
 
     def open(self, client_id: str) -> Cluster:

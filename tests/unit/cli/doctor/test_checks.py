@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tidelog.cli.doctor.checks import (
     check_answers,
@@ -48,7 +46,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView
 from tidelog.observe.cluster_reader import OpenTransaction
-from tidelog.observe.lag import LogOffsets, Retention, full_in_ms, growth_of, left_to_read_ms
+from tidelog.observe.lag import LogOffsets, Retention, growth_of, left_to_read_ms
 
 GIB = 1024**3
 KEY = ("t", 0)
@@ -171,20 +169,6 @@ def test_the_forecast_stops_at_retention() -> None:
     soon = the(check_forecast([volume(5 * GIB)], {KEY: log}))
     assert (soon.state, "full in 2 days" in soon.text) == (State.WARN, True)
     assert the(check_forecast([volume(GIB)], {KEY: log})).state is State.FAIL
-
-
-@given(
-    usable=st.integers(0, 10_000),
-    logs=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 1_000)), max_size=6),
-)
-def test_the_disk_is_full_when_the_logs_have_grown_by_its_free_bytes(
-    usable: int, logs: list[tuple[int, int]]
-) -> None:
-    full_ms = full_in_ms(usable, [(float(rate), float(room)) for rate, room in logs])
-    if full_ms is None:
-        assert sum(room for _, room in logs) <= usable + 1e-6
-    else:
-        assert sum(min(rate * full_ms, room) for rate, room in logs) == pytest.approx(usable)
 
 
 def test_a_group_behind_the_log_start_has_lost_records() -> None:
