@@ -8,11 +8,11 @@ Kafka's `ServerTopicConfigSynonyms`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog.kernel.instants import DAY_MS, HOUR_MS, MINUTE_MS
+from tidelog.kernel.instants import DAY_MS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import SETTINGS_CONFIRMED
 from tidelog.settings.broker_settings import BrokerSettings
@@ -189,28 +189,28 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 """The broker settings that provide the default of a topic setting. The first one that is set takes effect."""
 
-_UNIT_MS = {"hours": HOUR_MS, "minutes": MINUTE_MS}
+_OF_SEVERAL: Final[Mapping[str, Callable[[BrokerSettings], int]]] = {
+    "flush.ms": lambda broker: broker.flush_ms,
+    "retention.ms": lambda broker: broker.retention_ms,
+    "segment.jitter.ms": lambda broker: broker.roll_jitter_ms,
+    "segment.ms": lambda broker: broker.roll_ms,
+}
+"""The topic settings whose default comes from several broker settings, which LogSettings combines."""
 
 
 def broker_default(broker: BrokerSettings, name: str) -> Value:
     """Returns the value of topic setting `name` for topics that do not override it."""
-    for synonym in BROKER_SYNONYMS.get(name, ()):
-        value = in_topic_unit(synonym, broker.value_of(synonym))
-        if value is not None:
-            return max(value, -1) if name == "retention.ms" and isinstance(value, int) else value
-    return TOPIC_SETTINGS[name].default
+    combined = _OF_SEVERAL.get(name)
+    if combined is not None:
+        return combined(broker)
+    synonyms = BROKER_SYNONYMS.get(name)
+    return TOPIC_SETTINGS[name].default if synonyms is None else broker.value_of(synonyms[0])
 
 
 def are_confirmed(overrides: Mapping[str, str]) -> bool:
     """Returns whether the settings of a topic with these `overrides` are known. Raises SettingError."""
     text = overrides.get(SETTINGS_CONFIRMED)
     return text is None or bool(TOPIC_SETTINGS[SETTINGS_CONFIRMED].parse(text))
-
-
-def in_topic_unit(broker_name: str, value: Value) -> Value:
-    """Converts hours or minutes of a broker setting to the milliseconds of the topic setting."""
-    unit_ms = _UNIT_MS.get(broker_name.rpartition(".")[2])
-    return value * unit_ms if unit_ms is not None and isinstance(value, int) else value
 
 
 def validate_overrides(overrides: Mapping[str, str | None], broker: BrokerSettings | None = None) -> None:
