@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,9 +247,10 @@ def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:
         cluster.create_topic(TOPIC, 1)
         leader = cluster.leader(TOPIC)
         with Client(cluster.bootstrap, timeout_s=60.0) as client:
-            client.broker(leader)
+            connection = client.broker(leader)
             cluster.kill_broker(leader)
-            client.close()
+            while not connection.is_closed:
+                time.sleep(0.01)
             with pytest.raises(BrokerGoneError, match=f"broker {leader} no longer answers: ") as raised:
                 client.broker(leader)
     assert sentence_of(raised.value).endswith("; 'tidelog cluster describe' shows the brokers that run")
