@@ -474,10 +474,8 @@ class Shard:
             if size_bytes > MAX_DECISION_BYTES:
                 self._refuse_decision(decision, size_bytes, asker)
                 return
-            log = self.log
-            if not log.has_unsent:
+            if self.log.append(decision.records, now_ms, decision.transaction, decision.marker):
                 self._outlets.has_pending(self)
-            log.append(decision.records, now_ms, decision.transaction, decision.marker)
         for reply in decision.replies:
             self._answer(reply)
         for timer in decision.timers:
@@ -555,10 +553,8 @@ class Shard:
         if isinstance(effect, AllocateProducerId | AskEndOffsets):
             self._outlets.begin_effect(self, effect)
             return
-        if isinstance(effect, TrimLog):
-            if not self.log.has_unsent:
-                self._outlets.has_pending(self)
-            self.log.append([self._claim_record], self._outlets.now_ms())
+        if isinstance(effect, TrimLog) and self.log.append([self._claim_record], self._outlets.now_ms()):
+            self._outlets.has_pending(self)
         self.log.when_replicated(partial(self._begin_effect, effect))
 
     def _begin_effect(self, effect: EndTransaction | AskShareStates | TrimLog) -> None:

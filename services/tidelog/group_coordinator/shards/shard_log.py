@@ -268,11 +268,6 @@ class ShardLog:
         self._held: deque[_Held] = deque()
 
     @property
-    def has_unsent(self) -> bool:
-        """Whether there are records that the next `flush` sends."""
-        return self._writer.count > 0
-
-    @property
     def is_replicated(self) -> bool:
         """Whether everything that the shard has appended is replicated."""
         return self.high_watermark >= self.end_offset
@@ -300,8 +295,11 @@ class ShardLog:
         now_ms: WallMs,
         producer: Producer | None = None,
         marker: EndMarker | None = None,
-    ) -> None:
-        """Appends records, of a transaction if there is a producer, and then a marker if there is one."""
+    ) -> bool:
+        """Appends records, of a transaction if there is a producer, and then a marker if there is one.
+
+        Returns whether these are the first since the last `flush`.
+        """
         writer = self._writer
         before = writer.count
         if records:
@@ -311,6 +309,7 @@ class ShardLog:
         self.end_offset += writer.count - before
         if writer.size_bytes > MAX_APPEND_BYTES:
             self.flush()
+        return not before
 
     def flush(self) -> None:
         """Sends what is appended: usually one append, then the answers that wait for it."""
