@@ -42,7 +42,7 @@ class SimListener:
         self.port = port
         self.loop: asyncio.AbstractEventLoop = loop
         self.buffer_pool = BufferPool()
-        self.turn = Turn(loop)
+        self.turn = Turn(loop, loop.time)
         self.unread_answers = FairBudget(NO_LIMIT)
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.max_in_flight_requests = MAX_IN_FLIGHT_REQUESTS

@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 import structlog
 
 from tidelog.broker.net.socket_io import (
+    CONNECTION_TURN_S,
     BufferPool,
     Chunk,
     FrameReader,
@@ -43,11 +44,6 @@ large. A description of 16 MiB, the largest, takes about four times as much mean
 """
 SMALL_ANSWERS_BYTES: Final = 16 * 1024
 """The unread responses of a connection in memory count in the budget if they have more bytes than this."""
-MAX_TURN_S: Final = 0.01
-"""After this time, a connection starts its next request only when others had their turn. A client may have
-sent thousands of small requests at once.
-"""
-
 MAX_CLIENT_LINES_PER_SECOND: Final = 20
 CLIENT_LOG: Final = BoundedLog("tidelog.broker.clients", MAX_CLIENT_LINES_PER_SECOND)
 """The log of connections that are refused or closed because of what their clients did."""
@@ -315,11 +311,16 @@ class Connection(RequestSource):
         """Starts every complete request, but no more than fit in a turn. The responses leave at the end of
         the event loop's iteration.
         """
-        frames, dispatch = self._frames, self.dispatch
-        turn_ends_at = monotonic() + MAX_TURN_S
+        frames, dispatch, turn = self._frames, self.dispatch, self._turn
+        began_s = now_s = turn.seconds()
+        ends_s = began_s + min(CONNECTION_TURN_S, turn.time_left_s(frames.key, began_s))
         self._is_processing = True
         try:
             while not self.is_closed:
+                if now_s >= ends_s:
+                    self._pause()
+                    self._await_turn()
+                    break
                 if (
                     self._barriers
                     or self._awaits_memory
@@ -335,10 +336,7 @@ class Connection(RequestSource):
                 dispatch(self, frame)
                 if self._ready_bytes > MAX_READY_BYTES:
                     self.flush()
-                if monotonic() > turn_ends_at:
-                    self._pause()
-                    self._resume_soon()
-                    break
+                now_s = turn.seconds()
         except (
             InvalidFrameSizeError,
             NoMemoryForRequestError,
@@ -353,8 +351,10 @@ class Connection(RequestSource):
             self.close()
         finally:
             self._is_processing = False
+            if now_s > began_s:
+                turn.spend(frames.key, now_s - began_s)
         if self._ready:
-            self._turn.flush_at_end(self)
+            turn.flush_at_end(self)
 
     def _pause(self) -> None:
         self._frames.keep_unread()
@@ -389,6 +389,12 @@ class Connection(RequestSource):
         if self._paused and not self.is_closed and not self._is_resume_due:
             self._is_resume_due = True
             self.loop.call_soon(self._resume_now)
+
+    def _await_turn(self) -> None:
+        """Calls `_resume` when this client has its turn again."""
+        if not self._is_resume_due and not self.is_closed:
+            self._is_resume_due = True
+            self._turn.wait_for_next(self._frames.key, self._resume_now)
 
     def _resume_now(self) -> None:
         self._is_resume_due = False

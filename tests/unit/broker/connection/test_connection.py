@@ -28,12 +28,11 @@ from tidelog.broker.net import connection as connection_module
 from tidelog.broker.net.connection import (
     LARGE_ANSWER_ROOM_BYTES,
     MAX_CLIENT_LINES_PER_SECOND,
-    MAX_TURN_S,
     ClosedByProtocolError,
     Connection,
 )
 from tidelog.broker.net.listener import Listener
-from tidelog.broker.net.socket_io import BufferPool, Chunk, Outbox, Turn
+from tidelog.broker.net.socket_io import CONNECTION_TURN_S, BufferPool, Chunk, Outbox, Turn
 from tidelog.broker.requests.request import PARKED, EncodedBody, Handling, RequestContext, Route
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.steps import Steps
@@ -110,7 +109,7 @@ class Script:
         self.started.append(name)
         context = RequestContext(connection, cast(Any, route), 0, None, 0.0)
         if word == "slow":
-            self.now_s += 1.5 * MAX_TURN_S
+            self.now_s += 1.5 * CONNECTION_TURN_S
         if word in ("now", "slow"):
             connection.answer_now(context, self.encode_answer(context, name))
         elif word == "range":
@@ -188,7 +187,7 @@ class Lab:
         self.listener = SimpleNamespace(
             loop=self.loop,
             buffer_pool=self.pool,
-            turn=Turn(self.loop),
+            turn=Turn(self.loop, lambda: self.script.now_s),
             unread_answers=FairBudget(1 << 30),
             max_request_bytes=8 * 1024 * 1024,
             max_in_flight_requests=MAX_IN_FLIGHT,
@@ -199,9 +198,10 @@ class Lab:
         self.transports: list[Transport] = []
         self.connection, self.transport = self.connect()
 
-    def connect(self) -> tuple[Connection, Transport]:
+    def connect(self, host: str = "10.0.0.7") -> tuple[Connection, Transport]:
         connection = Connection(cast(Listener, self.listener), self.script.dispatch)
         transport = Transport(self.loop)
+        transport.peername = (host, 1)
         self.transports.append(transport)
         transport.attach(connection)
         return connection, transport
@@ -327,6 +327,34 @@ def test_a_connection_that_used_its_time_lets_others_go_first(lab: Lab) -> None:
     assert lab.script.started[3:] == ["c", "d"]
     assert lab.answers() == ["a", "b", "c", "d"]
     assert lab.transport.is_reading
+
+
+def test_a_client_with_many_busy_connections_leaves_others_their_turns(lab: Lab) -> None:
+    flood = [lab.connect("10.0.0.1")[0] for _ in range(40)]
+    for number, connection in enumerate(flood):
+        lab.feed(f"slow:{number}", f"slow:again {number}", connection=connection)
+    assert len(lab.script.started) <= 3  # a third of the slow requests would take longer than the share
+    other, _ = lab.connect("10.0.0.2")
+    lab.feed("now:other", connection=other)
+    assert lab.script.started[-1] == "other"
+    for _ in range(40):
+        lab.turn()
+    first = [name for name in lab.script.started if name.isdigit()]
+    again = [name for name in lab.script.started if name.startswith("again")]
+    assert first == [str(number) for number in range(40)]  # nobody is passed over
+    assert again == [f"again {number}" for number in range(40)]
+
+
+def test_brokers_do_not_wait_for_the_turns_of_clients(lab: Lab) -> None:
+    for number in range(30):
+        lab.feed("slow:client", connection=lab.connect(f"10.0.1.{number}")[0])
+    started = len(lab.script.started)
+    followers = [lab.connect("10.0.0.9")[0] for _ in range(2)]
+    for follower in followers:
+        follower.is_of_brokers = True
+        follower.limit_frames(1 << 20)
+        lab.feed("slow:follower", connection=follower)
+    assert lab.script.started[started:] == ["follower", "follower"]
 
 
 def test_a_connection_has_one_turn_at_a_time_however_many_answers_leave(lab: Lab) -> None:
