@@ -1,7 +1,7 @@
 """The coordinator's runtime: the shards that it owns, and what reaches them.
 
 Everything runs on one event loop. The items that sessions deliver are processed together, as many as begin
-within SLICE_MS; then each shard with decisions sends one append. Only the metadata store is ever waited for.
+within TURN_MS; then each shard with decisions sends one append. Only the metadata store is ever waited for.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ from tidelog.rpc.coordinator_session import (
 ATTACH_BACKOFF: Final = Backoff(20, 1_000)
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
+TURN_MS: Final = 3
+"""The time for which items of sessions are processed in one turn of the event loop. It is shorter than a
+slice: a commit takes several turns, and while one client has thousands of calls, others meet such a turn in
+each of them.
+"""
 SHARDS_OF_A_TURN: Final = 10
 """The most shards that learn of a change of topics in one turn of the event loop. A turn ends after SLICE_MS
 in any case.
@@ -434,9 +439,9 @@ class CoordinatorRuntime:
             self._process_items()
 
     def _process_items(self) -> None:
-        """Processes items of all sessions, as many as begin within SLICE_MS."""
+        """Processes items of all sessions, as many as begin within TURN_MS."""
         self._is_flush_due = True  # the call below sends everything that is decided before it
-        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        until_ms = self._clock.monotonic_ms() + TURN_MS
         while self._items:
             session, item, arrival = self._items.take()
             if session.is_over:
