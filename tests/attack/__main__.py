@@ -35,10 +35,6 @@ BYSTANDERS_TOPIC: Final = "bystander"
 BYSTANDER_END_S: Final = 120.0
 ATTACKS: Final = (*OTHER_ATTACKS, *FILLING_ATTACKS, *LIMIT_ATTACKS, CONSOLE_ATTACK)
 SHORT_SCALE: Final = 0.1
-LEAST_P99_MS: Final = 25.0
-"""A 99th percentile up to here is accepted, also where it is more than twice that of a quiet broker."""
-LEAST_CONSOLE_P99_MS: Final = 150.0
-"""The bound for pages of the console, which share one process with the searches of its users."""
 TABLE_WIDTH: Final = 150
 
 
@@ -74,8 +70,7 @@ class Result(NamedTuple):
         found = []
         if not self.is_alive:
             found.append("the broker died")
-        least_ms = LEAST_CONSOLE_P99_MS if attack.has_console else LEAST_P99_MS
-        bound_ms = max(2 * self.quiet_p99_ms, least_ms)
+        bound_ms = max(2 * self.quiet_p99_ms, attack.least_p99_ms)
         if attack.fills and self.p99_ms > bound_ms:
             found.append(f"another client's p99 went from {self.quiet_p99_ms:,.0f} to {self.p99_ms:,.0f} ms")
         elif not attack.fills and self.longest_hold_ms > attack.bound_ms:

@@ -67,6 +67,10 @@ class Attack(NamedTuple):
     bystander_options: tuple[str, ...] = ()
     has_console: bool = False
     """Whether the bystander uses a console, whose users log in, and not the broker."""
+    least_p99_ms: float = 25.0
+    """The 99th percentile that is accepted of a working bystander, also where it is more than twice that of a
+    quiet broker.
+    """
 
 
 def unsigned_varint(value: int) -> bytes:

@@ -29,8 +29,8 @@ from brokerlab.raw_client import frame, request_header
 
 ATTACK_S: Final = 20.0
 USER, BYSTANDERS_USER, PASSWORD = "mallory", "alice", "secret"
-OFFSET_COMMIT = 8
-COMMITS_IN_FLIGHT: Final = 64
+METADATA, OFFSET_COMMIT = 3, 8
+FLOOD_IN_FLIGHT: Final = 64
 SYNC_GROUP, SASL_HANDSHAKE, SASL_AUTHENTICATE = 14, 17, 36
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 CHART_LIMIT_MB: Final = 2_048
@@ -266,24 +266,37 @@ def joins_over_many_connections(target: Target) -> list[int]:
     return [CALLS_BYTES // count] * count
 
 
-def flood_commits(target: Target, addresses: int = 1, *, logs_in: bool = False) -> str:
-    """Commits offsets of a group over many connections as fast as the broker answers, COMMITS_IN_FLIGHT at a
-    time in each.
-    """
-    count, sources = target.count(MAX_CONNECTIONS), source_addresses(addresses)
-    host, port = (target.sasl_address if logs_in else target.broker.bootstrap).rsplit(":", 1)
+def commit_offset(target: Target) -> bytes:
+    """Returns the commit of an offset of TARGET by the group `flood`, outside of a member."""
     await_coordinator(target, "flood")
     topic = struct.pack(f">h{len(TARGET)}s", len(TARGET), TARGET.encode())
     body = struct.pack(">h5sihq", 5, b"flood", -1, 0, -1)  # no member, no retention time
     body += struct.pack(">i", 1) + topic + struct.pack(">iiqh", 1, 0, 1, 0)  # offset 1, no metadata
-    request = frame(request_header(OFFSET_COMMIT, 2, 1, False) + body)
+    return frame(request_header(OFFSET_COMMIT, 2, 1, False) + body)
+
+
+def describe_topic(target: Target) -> bytes:
+    """Returns a question for the leader of TARGET."""
+    topic = struct.pack(f">ih{len(TARGET)}s", 1, len(TARGET), TARGET.encode())
+    return frame(request_header(METADATA, 1, 1, False) + topic)
+
+
+def flood(
+    target: Target, request_of: Callable[[Target], bytes], addresses: int = 1, *, logs_in: bool = False
+) -> str:
+    """Sends one small request over many connections as fast as the broker answers, FLOOD_IN_FLIGHT at a time
+    in each.
+    """
+    count, sources = target.count(MAX_CONNECTIONS), source_addresses(addresses)
+    host, port = (target.sasl_address if logs_in else target.broker.bootstrap).rsplit(":", 1)
+    request = request_of(target)
     answered = closed = 0
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         for number in range(count):
             connection = stack.enter_context(connect((host, int(port)), sources[number % len(sources)]))
             if logs_in:
                 log_in(connection)
-            connection.sendall(request * COMMITS_IN_FLIGHT)
+            connection.sendall(request * FLOOD_IN_FLIGHT)
             selector.register(connection, selectors.EVENT_READ, bytearray())
         until = time.monotonic() + max(ATTACK_S * target.scale, 5)
         while time.monotonic() < until and selector.get_map():
@@ -301,7 +314,7 @@ def flood_commits(target: Target, addresses: int = 1, *, logs_in: bool = False) 
                     closed += 1
                     selector.unregister(connection)
     state = "" if answered > 10 * count else NOT_FILLED
-    return f"{state}{answered:,} commits answered over {count} connections; {closed:,} closed"
+    return f"{state}{answered:,} requests answered over {count} connections; {closed:,} closed"
 
 
 def complete_frames(received: bytearray) -> int:
@@ -328,6 +341,14 @@ def _holding(
     name: str, title: str, run: Callable[[Target], str], bound_mb: float = CHART_LIMIT_MB - 256
 ) -> Attack:
     return Attack(name, title, run, bound_mb=bound_mb, fills=True)
+
+
+def _flooding(name: str, title: str, run: Callable[[Target], str]) -> Attack:
+    """Returns an attack with work that takes all CPU time. A job of the bystander takes several turns of the
+    event loop, and waits in each for the turns of the attacker.
+    """
+    title = f"{title} as fast as they can, {FLOOD_IN_FLIGHT} at a time"
+    return Attack(name, title, run, bound_mb=CHART_LIMIT_MB - 256, fills=True, least_p99_ms=100.0)
 
 
 FILLING_ATTACKS: Final = (
@@ -378,14 +399,19 @@ FILLING_ATTACKS: Final = (
         "the same from 15 addresses of a user",
         lambda target: park_joins(target, 15, logs_in=True),
     ),
-    _holding(
+    _flooding(
         "commits-600",
-        f"600 connections that commit offsets as fast as they can, {COMMITS_IN_FLIGHT} at a time",
-        flood_commits,
+        "600 connections that commit offsets",
+        lambda target: flood(target, commit_offset),
     ),
-    _holding(
+    _flooding(
         "commits-user",
-        "the same of a user with 200 addresses",
-        lambda target: flood_commits(target, 200, logs_in=True),
+        "a user with 200 addresses and 600 connections that commit offsets",
+        lambda target: flood(target, commit_offset, 200, logs_in=True),
+    ),
+    _flooding(
+        "metadata-600",
+        "600 connections that ask for the leader of a partition",
+        lambda target: flood(target, describe_topic),
     ),
 )
