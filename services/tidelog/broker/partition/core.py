@@ -293,7 +293,8 @@ class PartitionCore:
         has_moved = is_new_epoch or event.leader != self.leader
         if has_moved:
             self._fetch_from = UNDEFINED_EPOCH_OFFSET
-            self.producers.guards.clear()
+            if self.producers.guards is not None:
+                self.producers.guards.clear()
         self.leader = event.leader
         self.leader_epoch = event.leader_epoch
         self.partition_epoch = event.partition_epoch

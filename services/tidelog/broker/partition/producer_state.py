@@ -144,7 +144,7 @@ class ProducerState:
         # ended transactions whose markers are not below the high watermark
         self._unreplicated: list[CompletedTransaction] = []
         self.max_producers = max_producers
-        self.guards = Guards()
+        self.guards: Guards | None = None  # until the first question to a coordinator
         self.end_offset = 0
         self.expiration_ms = expiration_ms
 
@@ -251,7 +251,8 @@ class ProducerState:
         producer.last_timestamp = max_timestamp if max_timestamp > 0 else now_ms
         producer.seen_ms = now_ms
         if attributes & TRANSACTIONAL_BIT:
-            self.guards.end(producer_id)
+            if self.guards is not None:
+                self.guards.end(producer_id)
             if producer.txn_first_offset < 0:
                 producer.txn_first_offset = base_offset
                 self._ongoing[producer_id] = base_offset
@@ -287,7 +288,8 @@ class ProducerState:
         producer.last_timestamp = header.max_timestamp
         producer.seen_ms = now_ms
         self._ongoing.pop(producer_id, None)
-        self.guards.end_by_marker(producer_id, epoch)
+        if self.guards is not None:
+            self.guards.end_by_marker(producer_id, epoch)
         if first_offset < 0:
             return None
         last_stable_offset = next(iter(self._ongoing.values()), offset + 1)
@@ -313,13 +315,13 @@ class ProducerState:
         producer_id, epoch = header.producer_id, header.producer_epoch
         if self.has_open_transaction(producer_id, epoch):
             return None
+        self.guards = self.guards or Guards()
         return self.guards.begin(producer_id, epoch, header.base_sequence, now_ms, bumps_epoch=bumps_epoch)
 
     def check_guard(self, header: BatchHeader, guard: int) -> None:
-        """Checks a transactional batch whose sequence and epoch are valid. Raises KafkaError as
-        `Guards.check` does.
-        """
+        """Checks a transactional batch whose sequence and epoch are valid. Raises as `Guards.check` does."""
         producer_id = header.producer_id
+        self.guards = self.guards or Guards()
         self.guards.check(
             header,
             guard,
@@ -414,7 +416,8 @@ class ProducerState:
         for producer_id in expired:
             del self._producers[producer_id]
             del self._idle[producer_id]
-        self.guards.expire(now_ms - self.expiration_ms)
+        if self.guards is not None:
+            self.guards.expire(now_ms - self.expiration_ms)
         return len(expired)
 
     def snapshot(self) -> bytes:
@@ -424,9 +427,7 @@ class ProducerState:
         batch, the newest last. Kafka uses the last entry of an id, so it reads what it would have written
         itself, and `load` restores all batches.
         """
-        count = 0
-        for producer in self._producers.values():
-            count += len(producer.batches) or 1
+        count = sum([len(producer.batches) or 1 for producer in self._producers.values()])
         # A roll needs this at once, and there may be five batches for each of 50,000 producers. One buffer
         # takes less than a third of the time that one object for each batch takes.
         packed = bytearray(count * SNAPSHOT_ENTRY.size)
