@@ -24,10 +24,10 @@ from tidelog.console.readings import (
     unless_denied,
 )
 from tidelog.kernel.instants import MonotonicMs, WallMs
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import ConfigResourceType
 from tidelog.model.topics import TopicPartition, topic_id_text
-from tidelog.observe.cluster_reader import ClusterReader, ClusterState, leader_sizes
+from tidelog.observe.cluster_reader import ClusterReader, ClusterState, existing_topics, leader_sizes
 from tidelog.observe.rates import EndOffsets, PartitionFacts, records_per_second
 
 MAX_PROBLEMS: Final = 100
@@ -229,7 +229,7 @@ class PageReader:
 
     def _topic(self, cluster: Cluster, name: str, silent: set[int]) -> TopicReading:
         reader = ClusterReader(cluster, silent)
-        topic = existing_topic(cluster, name)
+        topic = existing_topics(cluster, [name])[name]
         starts, (ends, stable) = reader.log_starts([topic]), reader.log_ends([topic])
         denied: list[KafkaError] = []
         directories = unless_denied(lambda: reader.log_dirs([topic]), denied) or []
@@ -262,14 +262,6 @@ class PageReader:
         if len(self._ends) > MAX_REMEMBERED:
             self._ends.popitem(last=False)
         return rates
-
-
-def existing_topic(cluster: Cluster, name: str) -> Topic:
-    """Returns a topic, also if partitions have no leader. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
-    topic = cluster.topics([name]).get(name)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
-    return topic
 
 
 def _topic_row(

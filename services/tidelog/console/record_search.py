@@ -14,7 +14,6 @@ from tidelog.console.core.decoded import Decode
 from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery
 from tidelog.console.core.record_scan import MIB, Budget, RecordScan, Spent, record_order
 from tidelog.console.core.record_text import ShownRecord
-from tidelog.console.page_reader import existing_topic
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import (
@@ -23,6 +22,7 @@ from tidelog.model.protocol_values import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
 )
+from tidelog.observe.cluster_reader import existing_topics
 
 FETCH_BYTES: Final = MIB
 """The bytes of a fetch. A broker sends the first batch even if it is larger."""
@@ -70,7 +70,7 @@ def find_records(
     KafkaError, ClientError.
     """
     began_ms = clock()
-    topic = _searched(existing_topic(cluster, name), query)
+    topic = _searched(existing_topics(cluster, [name])[name], query)
     isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
     log_starts, starts, ends = _bounds(cluster, topic, query, isolation_level, silent)
     is_newest = query.start == "newest" and query.cursor is None

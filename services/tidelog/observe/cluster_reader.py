@@ -30,7 +30,7 @@ from tidelog.client.admin.offsets import (
 from tidelog.client.admin.reassignments import list_reassignments
 from tidelog.client.admin.topics import describe_topics_setting, describe_topics_settings
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
-from tidelog.client.errors import UnsupportedApiError
+from tidelog.client.errors import UnsupportedApiError, topic_error_of
 from tidelog.kernel.instants import HOUR_MS, MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import (
@@ -265,6 +265,17 @@ def rates_now(cluster: Cluster, topics: Collection[str], before: ClusterRates | 
     now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
     snapshot = ClusterReader(cluster).snapshot(now_ms, topics)
     return ClusterRates(None if before is None else before.current, snapshot)
+
+
+def existing_topics(cluster: Cluster, names: Collection[str]) -> dict[str, Topic]:
+    """Returns the named topics, also if partitions have no leader. Raises KafkaError
+    UNKNOWN_TOPIC_OR_PARTITION for the first one that does not exist.
+    """
+    topics = cluster.topics(names)
+    for name in names:
+        if name not in topics:
+            raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+    return topics
 
 
 def next_offsets(cluster: Cluster, group_id: str, *, is_share: bool) -> dict[TopicPartition, int]:

@@ -50,7 +50,7 @@ from tidelog.client.core.cluster_view import Partition
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import ConfigOperation, ConfigResourceType
 from tidelog.model.topics import INTERNAL_TOPICS, SETTINGS_CONFIRMED, topic_id_text
-from tidelog.observe.cluster_reader import ClusterReader, leader_sizes
+from tidelog.observe.cluster_reader import ClusterReader, existing_topics, leader_sizes
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
 
@@ -206,10 +206,7 @@ def describe(exclude_internal: bool, under_replicated_partitions: bool, unavaila
     wanted = [name for part in given_names("topic") for name in part.split(",")]
     only_partitions = under_replicated_partitions or unavailable_partitions
     with connect() as cluster:
-        topics = cluster.topics(wanted or None)
-        for name in wanted:
-            if name not in topics:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+        topics = existing_topics(cluster, wanted) if wanted else cluster.topics()
         for topic in topics.values():
             if exclude_internal and topic.is_internal:
                 continue

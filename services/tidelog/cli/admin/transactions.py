@@ -41,11 +41,11 @@ from tidelog.client.admin.transactions import (
     find_hanging,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import topic_error_of
 from tidelog.kernel.instants import MINUTE_MS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
+from tidelog.observe.cluster_reader import existing_topics
 from tidelog.observe.number_texts import iso_time
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX, LONG_MAX
@@ -262,9 +262,7 @@ def _places(
     live = {broker.broker_id for broker in cluster.describe().brokers}
     if broker_id is not None and broker_id not in live:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
-    topics = cluster.topics(None if topic is None else [topic])
-    if topic is not None and topic not in topics:
-        raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
+    topics = cluster.topics() if topic is None else existing_topics(cluster, [topic])
     led: list[TopicPartition] = []
     leaderless: list[TopicPartition] = []
     for found in topics.values():

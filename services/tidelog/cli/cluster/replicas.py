@@ -48,9 +48,9 @@ from tidelog.client.admin.reassignments import (
     standing_of,
 )
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
-from tidelog.client.errors import topic_error_of
 from tidelog.model.errors import ErrorCode, meaning_of
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.cluster_reader import existing_topics
 from tidelog.settings.setting import INT_MAX
 
 _FILE: Final = "--reassignment-json-file"
@@ -365,10 +365,7 @@ def log_dirs_command(broker_list: str | None, topic_list: str | None, shows_repl
     with connect() as cluster:
         live = {broker.broker_id for broker in cluster.describe().brokers}
         _check_live(f"--broker-list {broker_list}", brokers, live)
-        topics = cluster.topics(names) if names else None
-        for name in names:
-            if topics is not None and name not in topics:
-                raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        topics = existing_topics(cluster, names) if names else None
         found = describe_log_dirs(cluster, brokers or live, None if topics is None else topics.values())
     if shows_replicas:
         _show_replicas(found)
