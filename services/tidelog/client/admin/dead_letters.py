@@ -102,9 +102,6 @@ def without_own_headers(headers: Sequence[Header]) -> tuple[Header, ...]:
     return tuple(reversed(kept))
 
 
-# -- which topics there are
-
-
 def dead_letter_topics(cluster: Cluster) -> dict[str, str]:
     """Returns the dead letter topic of each share group that has one. Raises KafkaError, ClientError."""
     request = ListConfigResourcesRequest([int(ConfigResourceType.GROUP)])
@@ -122,9 +119,6 @@ def dead_letter_topic(cluster: Cluster, group: str) -> str | None:
     """Returns the dead letter topic of a share group, None if it has none. Raises KafkaError, ClientError."""
     entries = describe_configs(cluster, ConfigResource(ConfigResourceType.GROUP, group), [TOPIC_SETTING])
     return next((entry.value or None for entry in entries), None)
-
-
-# -- how many dead letters there are
 
 
 @dataclass(slots=True)
@@ -187,9 +181,6 @@ def _records(
                 for record in () if batch is None else sound_records(batch):
                     if record.offset < end:
                         yield partition, plain_record(record)
-
-
-# -- sending them back
 
 
 class Redrive:
