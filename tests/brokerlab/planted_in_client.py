@@ -122,7 +122,8 @@ def commit_before_delivery() -> Iterator[None]:
     def commitable(
         partitions: AssignedPartitions, places: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetToCommit]:
-        partitions.finish_delivered()
+        for partition in partitions.values():
+            partition.finish_delivered()
         return original(partitions, places)
 
     with patch.object(AssignedPartitions, "commitable", commitable):

@@ -25,8 +25,6 @@ class AssignedPartitions(dict[TopicPartition, ConsumedPartition]):
         super().__init__()
         self.turn: list[ConsumedPartition] = []
         """The partitions with records or an error for the application."""
-        self.delivered: dict[ConsumedPartition, None] = {}
-        """The partitions whose positions have moved since the application last asked."""
         self.committed_offsets: dict[TopicPartition, int] = {}
         self._generations = count()
 
@@ -40,6 +38,14 @@ class AssignedPartitions(dict[TopicPartition, ConsumedPartition]):
         if partition is not None:
             partition.fetched.clear()
             self.end_turn(partition)
+
+    def replace(self, places: Iterable[TopicPartition] = ()) -> None:
+        """Removes all partitions but these, and adds those of them that are missing."""
+        wanted = dict.fromkeys(places)
+        for place in [place for place in self if place not in wanted]:
+            self.remove(place)
+        for place in wanted:
+            self.add(place)
 
     def wait_turn(self, partition: ConsumedPartition) -> None:
         if partition not in self.turn and not partition.is_revoked:
@@ -66,11 +72,6 @@ class AssignedPartitions(dict[TopicPartition, ConsumedPartition]):
             for partition in self.known(generations)
             if partition.generation == generations[partition.place]
         ]
-
-    def finish_delivered(self) -> None:
-        """Counts all delivered records as processed, because the application asks for more."""
-        while self.delivered:
-            self.delivered.popitem()[0].finish_delivered()
 
     def commitable(
         self, places: Iterable[TopicPartition] | None = None

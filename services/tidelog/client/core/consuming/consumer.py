@@ -86,7 +86,8 @@ class ConsumerCore:
         self.view: ClusterView = ClusterView()
         self.partitions: AssignedPartitions = AssignedPartitions()
         self._turn = self.partitions.turn
-        self._delivered = self.partitions.delivered
+        self._delivered: dict[ConsumedPartition, None] = {}
+        """The partitions whose positions have moved since the application last asked."""
         self._backoff = settings.retry_backoff(jitter)
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         state = ConsumerState(settings, self._backoff, self.view, self.partitions, self._metadata)
@@ -132,10 +133,7 @@ class ConsumerCore:
     def assign(self, places: Iterable[TopicPartition]) -> None:
         """Replaces the partitions of a consumer that chooses them itself."""
         wanted = dict.fromkeys(places)
-        for place in [place for place in self.partitions if place not in wanted]:
-            self.partitions.remove(place)
-        for place in wanted:
-            self.partitions.add(place)
+        self.partitions.replace(wanted)
         self.topics = tuple(dict.fromkeys(place.topic for place in wanted))
         self.problems = TopicProblems()
         self._metadata.is_needed = True
@@ -144,8 +142,7 @@ class ConsumerCore:
         """Forgets the partitions and the membership."""
         self.topics, self.pattern = (), None
         self.problems = TopicProblems()
-        for place in list(self.partitions):
-            self.partitions.remove(place)
+        self.partitions.replace()
         if self.membership is not None:
             if self._is_telling_slowness:
                 self.is_removed_for_slowness = False
@@ -173,7 +170,7 @@ class ConsumerCore:
         self.is_polling = True
         self.last_poll_ms = now_ms
         self._next_full_poll_ms = now_ms + FULL_POLL_EACH_MS
-        self.partitions.finish_delivered()
+        self.finish_delivered()
         effects: list[Effect] = []
         if self.is_removed_for_slowness and not self._is_telling_slowness:
             effects.append(self._revoke(self._lost, is_lost=True))
@@ -186,12 +183,17 @@ class ConsumerCore:
         if now_ms >= self._next_full_poll_ms:
             return False
         self.last_poll_ms = now_ms
-        self.partitions.finish_delivered()
+        self.finish_delivered()
         return True
 
     def end_poll(self, now_ms: int) -> None:
         self.is_polling = False
         self.last_poll_ms = now_ms
+
+    def finish_delivered(self) -> None:
+        """Counts all delivered records as processed, because the application asks for more."""
+        while self._delivered:
+            self._delivered.popitem()[0].finish_delivered()
 
     def take(self, most: int, *, raises: bool = True) -> list[ConsumerRecord[Any, Any]] | None:
         """Returns up to `most` fetched records of one partition, None if there are none. Raises KafkaError of
@@ -227,8 +229,7 @@ class ConsumerCore:
                     return None
                 self._turn.pop(0)
                 self.is_polling = False  # the application's call ends here
-                not_before_ms = self.last_poll_ms + self._backoff.delay_ms(ERROR_ATTEMPTS)
-                raise partition.recover(not_before_ms)
+                raise partition.recover(self.last_poll_ms + self._backoff.delay_ms(ERROR_ATTEMPTS))
             if not partition.is_paused:
                 try:
                     found = take(partition)
@@ -399,8 +400,7 @@ class ConsumerCore:
             self._leave(membership)
             self.is_removed_for_slowness = True
             self._lost = tuple(self.partitions)
-            for place in self._lost:
-                self.partitions.remove(place)
+            self.partitions.replace()
             return
         if self.is_polling:
             self._reconcile(membership, now_ms, effects)

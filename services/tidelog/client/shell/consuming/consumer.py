@@ -106,7 +106,7 @@ class Consumer(Generic[K, V]):
         """
         self._callbacks.check_caller()
         if commits and not self._driver.is_closed:
-            self._core.partitions.finish_delivered()
+            self._core.finish_delivered()
         await self._driver.close(commits=commits, timeout_s=CLOSE_TIMEOUT_S)
         self._callbacks.raise_error()
 
@@ -148,7 +148,7 @@ class Consumer(Generic[K, V]):
         leaves the group. Raises the exception of a rebalance callback.
         """
         self._callbacks.check_caller()
-        self._core.partitions.finish_delivered()
+        self._core.finish_delivered()
         await self._driver.give_up()
         membership = self._core.membership
         if membership is not None and membership.is_active:
@@ -165,7 +165,7 @@ class Consumer(Generic[K, V]):
         If commits are automatic, it commits the records that the application got of other partitions.
         """
         wanted = [TopicPartition(*place) for place in places]
-        self._core.partitions.finish_delivered()
+        self._core.finish_delivered()
         given_up = self._core.partitions.commitable(set(self._core.partitions).difference(wanted))
         if self.settings.enable_auto_commit and self.settings.group_id is not None and given_up:
             self._driver.tasks.spawn(self._driver.commit_quietly(given_up))
@@ -205,7 +205,7 @@ class Consumer(Generic[K, V]):
 
     def finish_delivered(self) -> None:
         """Counts all records that the application got as dealt with, as the next poll would."""
-        self._core.partitions.finish_delivered()
+        self._core.finish_delivered()
 
     def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
         self._reset(places, EARLIEST_TIMESTAMP)
@@ -276,7 +276,7 @@ class Consumer(Generic[K, V]):
         if self.settings.group_id is None:
             raise ValueError("commit needs the setting group.id")
         if offsets is None:
-            self._core.partitions.finish_delivered()
+            self._core.finish_delivered()
             rows = self._core.partitions.commitable()
         else:
             rows = self._core.partitions.chosen_to_commit(offsets)
