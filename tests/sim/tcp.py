@@ -16,7 +16,8 @@ from sim.loop import PROCESS, SimLoop, SimProcess
 from sim.network import Network
 from tidelog.broker.net import connection as broker_connection
 from tidelog.broker.net.connection import Connection, Dispatch
-from tidelog.broker.net.socket_io import BufferPool, Turn
+from tidelog.broker.net.socket_io import BufferPool
+from tidelog.broker.net.turn import Turn
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 from tidelog.wire.api_keys import ApiKey
 

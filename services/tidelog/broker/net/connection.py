@@ -16,18 +16,17 @@ from typing import Final, Protocol, cast
 import structlog
 
 from tidelog.broker.net.socket_io import (
-    CONNECTION_TURN_S,
     BufferPool,
     Chunk,
     FrameReader,
     InvalidFrameSizeError,
     NoMemoryForRequestError,
     Outbox,
-    Turn,
     memory_of,
     release_files,
 )
 from tidelog.broker.net.tls_socket import TlsOutbox
+from tidelog.broker.net.turn import CONNECTION_TURN_S, Turn
 from tidelog.broker.requests.request import RequestContext, RequestSource
 from tidelog.model.brokers import host_and_port
 from tidelog.model.fair_budget import SCAN_INTERVAL_S, FairBudget, Holding
@@ -313,7 +312,8 @@ class Connection(RequestSource):
         """
         frames, dispatch, turn = self._frames, self.dispatch, self._turn
         began_s = now_s = turn.seconds()
-        ends_s = began_s + min(CONNECTION_TURN_S, turn.time_left_s(frames.key, began_s))
+        left_s = turn.time_left_s(frames.key, began_s)
+        ends_s = began_s + (left_s if left_s < CONNECTION_TURN_S else CONNECTION_TURN_S)
         self._is_processing = True
         try:
             while not self.is_closed:

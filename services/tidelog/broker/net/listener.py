@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import structlog
 
 from tidelog.broker.net.connection import CLIENT_LOG, Connection, Dispatch
-from tidelog.broker.net.socket_io import BufferPool, Turn
+from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.net.socket_protocol import SocketProtocol
 from tidelog.broker.net.tls import ServerCertificates, TlsAcceptor
+from tidelog.broker.net.turn import Turn
 from tidelog.model.brokers import Endpoint, host_and_port
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 

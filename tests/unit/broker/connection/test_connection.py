@@ -32,7 +32,8 @@ from tidelog.broker.net.connection import (
     Connection,
 )
 from tidelog.broker.net.listener import Listener
-from tidelog.broker.net.socket_io import CONNECTION_TURN_S, BufferPool, Chunk, Outbox, Turn
+from tidelog.broker.net.socket_io import BufferPool, Chunk, Outbox
+from tidelog.broker.net.turn import CONNECTION_TURN_S, Turn
 from tidelog.broker.requests.request import PARKED, EncodedBody, Handling, RequestContext, Route
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.steps import Steps

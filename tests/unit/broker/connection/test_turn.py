@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.broker.net.socket_io import Turn
+from tidelog.broker.net.turn import Turn
 
 
 class Noted:
