@@ -106,7 +106,8 @@ def _decompress_frames(
     while True:
         output = bytearray(room)
         try:
-            return memoryview(output)[: decompress_into(data, output)]
+            size_bytes = decompress_into(data, output)
+            return memoryview(output)[:size_bytes]
         except cramjam.DecompressionError as error:
             if _OUTPUT_FULL not in str(error):
                 raise CompressionDataError(f"{Compression(codec).name.lower()}: {error}") from error
