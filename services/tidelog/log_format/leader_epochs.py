@@ -86,9 +86,17 @@ class LeaderEpochs:
         """Takes a batch into account that recovery found at `offset`.
 
         If an entry contradicts the batch, the batch is right: the entry is of a leader whose epoch has no
-        batches in this log, and a later checkpoint was lost.
+        batches in this log, and a later checkpoint was lost. A batch before the first entry, which a deletion
+        of records has left in its segment, contradicts nothing.
         """
         if epoch < 0 or self.epoch_for_offset(offset) == epoch:
+            return
+        if self._epochs and offset < self._start_offsets[0] and epoch <= self._epochs[0]:
+            if epoch < self._epochs[0]:
+                self._epochs.insert(0, epoch)
+                self._start_offsets.insert(0, offset)
+            else:
+                self._start_offsets[0] = offset
             return
         kept = bisect_right(self._epochs, epoch)
         del self._epochs[kept:], self._start_offsets[kept:]
