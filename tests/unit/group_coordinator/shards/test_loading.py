@@ -330,7 +330,7 @@ FAILING = 7
 def slow_shard(loads: Loads) -> SlowShard:
     shard = SlowShard(loads, loads.line)
     loads.runtime.shards[ShardId(ShardKind.GROUP, 0)] = shard  # type: ignore[assignment]
-    loads.record_ms = 4
+    loads.record_ms = 1
     return shard
 
 
