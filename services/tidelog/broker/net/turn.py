@@ -1,4 +1,4 @@
-"""Who works in an iteration of the event loop, for how long, and what is done at its end."""
+"""The turns of connections: how long each client may work in one, and what is done at its end."""
 
 from __future__ import annotations
 
