@@ -264,7 +264,7 @@ class BrokerConnection:
     """A connection. A ClientError of `call` or `receive` closes it, except UnsupportedApiError."""
 
     def __init__(self, thread: LoopThread, connection: AsyncConnection, timeout_s: float) -> None:
-        self.address = connection.address
+        self.address: Address = connection.address
         self._thread = thread
         self._connection = connection
         self._timeout_s = timeout_s

@@ -282,9 +282,9 @@ class ProducerCore(RecordBuffer):
 
     def _spoil_transaction(self, error: KafkaError) -> None:
         if error.code is ErrorCode.PRODUCER_FENCED:
-            self.abort_error = ProducerFencedError(f"the producer was replaced by a newer one ({error})")
+            self.refuse_records(ProducerFencedError(f"the producer was replaced by a newer one ({error})"))
         elif self.abort_error is None:
-            self.abort_error = TransactionAbortableError(f"the transaction must be aborted: {error}")
+            self.refuse_records(TransactionAbortableError(f"the transaction must be aborted: {error}"))
 
     def _finish(
         self,
@@ -295,7 +295,7 @@ class ProducerCore(RecordBuffer):
         error: KafkaError | None = None,
     ) -> None:
         batch.finish(base_offset=base_offset, error=error)
-        self.free_bytes += batch.reserved_bytes
+        self.release(batch.reserved_bytes)
         if error is not None:
             self.counts.record_error_total += batch.count
         effects.append(CompleteBatch(batch))
@@ -303,7 +303,7 @@ class ProducerCore(RecordBuffer):
         while whole is not None and all(part.is_done for part in whole.parts):
             errors = [part.error for part in whole.parts if part.error is not None]
             whole.finish(base_offset=whole.parts[0].base_offset, error=errors[0] if errors else None)
-            self.free_bytes += whole.reserved_bytes
+            self.release(whole.reserved_bytes)
             effects.append(CompleteBatch(whole))
             whole = whole.whole
 
@@ -327,7 +327,7 @@ class ProducerCore(RecordBuffer):
         self._identity_attempts += 1
         self._identity_not_before_ms = now_ms + self._backoff.delay_ms(self._identity_attempts)
         if not error.is_retriable:
-            self.abort_error = error
+            self.refuse_records(error)
             effects += self.fail_all(error)
 
     def poll(self, now_ms: int) -> list[Effect]:

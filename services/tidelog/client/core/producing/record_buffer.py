@@ -67,6 +67,14 @@ class RecordBuffer:
         """The number of Metadata responses so far that name a topic."""
         self._batch_limit = min(settings.batch_size, settings.max_request_size - REQUEST_OVERHEAD_BYTES)
 
+    def release(self, size_bytes: int) -> None:
+        """Gives back the memory of a batch that is done."""
+        self.free_bytes += size_bytes
+
+    def refuse_records(self, error: KafkaError) -> None:
+        """Lets every further record fail."""
+        self.abort_error = error
+
     def append(
         self,
         topic: str,

@@ -106,6 +106,11 @@ class CoreDriver(Generic[Core]):
         self.tasks.start()
         await self.network.start()
 
+    async def end_work(self) -> None:
+        """Ends the tasks. Neither the core nor the application gives them more to do."""
+        self.has_ended = True
+        await self.tasks.stop()
+
     def check_open(self) -> None:
         """Raises ClosedError unless the application may ask for records."""
         if self.is_closed:
@@ -224,16 +229,14 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
         self.ready.set()
         try:
             await self._within(timeout_s, "give up its partitions", self.give_up(commits=commits))
-            self.has_ended = True
-            await self.tasks.stop()
+            await self.end_work()
             membership = self.core.membership
             goodbye = membership.goodbye() if membership is not None and membership.is_active else None
             if goodbye is not None:
                 leaving = self.say_goodbye(goodbye)
                 await self._within(INTERRUPTED_CLOSE_TIMEOUT_S, "leave its group", leaving)
         finally:
-            self.has_ended = True
-            await self.tasks.stop()
+            await self.end_work()
             await self.network.close()
 
     async def _within(self, timeout_s: float, what: str, work: Coroutine[Any, Any, None]) -> None:
