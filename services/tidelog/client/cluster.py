@@ -354,6 +354,9 @@ class BrokerConnection:
             await connection.renew_login(self._timeout_s)
             version = connection.version_for(request, at_least=at_least, at_most=at_most)
             reply = connection.send(request, version, self._timeout_s + wait_ms / 1000)
+            # A caller that has lost its connection does not ask for the other responses. Without this look at
+            # their errors, asyncio would log each.
+            reply.add_done_callback(lambda done: done.cancelled() or done.exception())
             return PendingAnswer(request, version, reply)
 
         return self._thread.call(work())

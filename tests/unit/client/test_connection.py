@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import struct
@@ -176,6 +177,19 @@ def test_the_broker_closes() -> None:
         with pytest.raises(ConnectionLostError, match="closed the connection"):
             connection.call(MetadataRequest(), MetadataResponse)
         assert connection.is_closed
+
+
+def test_responses_that_nobody_asks_for_are_no_errors_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ScriptedBroker({ApiKey.METADATA: lambda request, version: None}) as broker,
+        connect(broker) as connection,
+    ):
+        pending = [connection.send(MetadataRequest()) for _ in range(3)]
+        with pytest.raises(ConnectionLostError):
+            connection.receive(pending[0], MetadataResponse)
+        pending.clear()
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_no_answer_in_time() -> None:
