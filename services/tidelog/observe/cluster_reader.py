@@ -42,7 +42,7 @@ from tidelog.model.protocol_values import (
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView, merge_views
-from tidelog.observe.lag import AGEING, RETENTION, LogEnds, LogOffsets, Retention
+from tidelog.observe.lag import AGEING, NO_LIMIT, RETENTION, LogEnds, LogOffsets, Retention
 from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 
 MAX_GROUPS: Final = 100
@@ -171,7 +171,7 @@ class ClusterReader:
                 recent_ms=max(0, now_ms - recent.timestamp) if recent is not None and is_recent else 0,
                 ageing_offset=start if old is None else end if old.offset == UNKNOWN_OFFSET else old.offset,
                 last_stable_offset=stable[key].offset if key in stable else end,
-                retention=retentions.get(key[0], Retention.of({})),
+                retention=retentions.get(key[0], Retention(NO_LIMIT, NO_LIMIT, is_deleting=False)),
             )
         return found
 
@@ -197,7 +197,8 @@ class ClusterReader:
         # The commits come before the ends. Otherwise, a group that keeps up would seem to be beyond the end.
         groups, omitted = self._groups(state.topics)
         ends = self.high_watermarks(topics)
-        directories = self.log_dirs(topics)
+        # The brokers of `state`: another one may have registered since.
+        directories = describe_log_dirs(self._cluster, state.alive, topics, silent=self._silent)
         sizes = leader_sizes(topics, directories)
         disk_bytes = dict.fromkeys(state.alive, 0)
         for directory in directories:

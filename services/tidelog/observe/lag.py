@@ -134,9 +134,12 @@ class Retention(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[str, str | None]) -> Retention:
-        """Returns the retention that the settings RETENTION of a topic describe."""
+        """Returns the retention that the settings RETENTION of a topic describe. An empty policy keeps all
+        data.
+        """
         policy, size_bytes, time_ms = (values.get(name) for name in RETENTION)
-        return cls(int(time_ms or NO_LIMIT), int(size_bytes or NO_LIMIT), "delete" in (policy or "delete"))
+        is_deleting = policy is None or "delete" in policy
+        return cls(int(time_ms or NO_LIMIT), int(size_bytes or NO_LIMIT), is_deleting)
 
 
 class Outlook(Enum):

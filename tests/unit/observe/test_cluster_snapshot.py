@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.admin.brokers import Quorum
+from tidelog.client.address import Address
+from tidelog.client.admin.brokers import LogDir, Quorum
 from tidelog.client.admin.groups import ListedGroup
 from tidelog.client.admin.offsets import ShareOffset
-from tidelog.client.cluster import Topic
+from tidelog.client.cluster import Broker, Topic
 from tidelog.client.core.cluster_view import Partition
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.observe import cluster_reader
 from tidelog.observe.availability import merge_views
@@ -83,6 +85,26 @@ AFTER = replace(
         "idle": GroupFacts("classic", "Empty", {}),
     },
 )
+
+
+def test_a_broker_that_registers_during_a_snapshot_is_in_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = SimpleNamespace(brokers=(Broker(1, Address("h", 1), None),), controller_id=1, cluster_id=None)
+    second = SimpleNamespace(brokers=(*first.brokers, Broker(2, Address("h", 2), None)))
+    cluster: Any = SimpleNamespace(
+        describe=lambda: second, describe_with_topics=lambda: (first, {}), timeout_s=1.0
+    )
+    monkeypatch.setattr(cluster_reader, "list_groups", lambda *args: [])
+    monkeypatch.setattr(cluster_reader, "describe_quorum", lambda cluster: Quorum(1, (1,)))
+    monkeypatch.setattr(
+        cluster_reader,
+        "describe_log_dirs",
+        lambda cluster, brokers, topics, silent: [
+            LogDir(each, "/data", ErrorCode.NONE, 5, 5, ()) for each in brokers
+        ],
+    )
+    assert ClusterReader(cluster).snapshot(MonotonicMs(0)).brokers.keys() == {1}
 
 
 def groups(monkeypatch: pytest.MonkeyPatch, *listed: ListedGroup) -> Any:  # a mapping to GroupFacts

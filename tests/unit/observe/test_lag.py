@@ -33,6 +33,14 @@ PLACE = TopicPartition("t", 0)
 OFFSETS = st.none() | st.integers(0, 100)
 
 
+@pytest.mark.parametrize(
+    ("policy", "is_deleting"),
+    [(None, True), ("delete", True), ("compact,delete", True), ("compact", False), ("", False)],
+)
+def test_an_empty_cleanup_policy_deletes_nothing(policy: str | None, is_deleting: bool) -> None:
+    assert Retention.of({"cleanup.policy": policy}).is_deleting is is_deleting
+
+
 def observed(
     *,
     at_ms: int = NOW_MS,
