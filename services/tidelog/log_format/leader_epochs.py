@@ -86,20 +86,22 @@ class LeaderEpochs:
         """Takes a batch into account that recovery found at `offset`.
 
         If an entry contradicts the batch, the batch is right: the entry is of a leader whose epoch has no
-        batches in this log, and a later checkpoint was lost. A batch before the first entry, which a deletion
-        of records has left in its segment, contradicts nothing.
+        batches in this log, and a later checkpoint was lost. A batch that lies before an entry contradicts
+        nothing: a deletion of records has left it in its segment, without the entry of its epoch.
         """
         if epoch < 0 or self.epoch_for_offset(offset) == epoch:
             return
-        if self._epochs and offset < self._start_offsets[0] and epoch <= self._epochs[0]:
-            if epoch < self._epochs[0]:
-                self._epochs.insert(0, epoch)
-                self._start_offsets.insert(0, offset)
+        epochs, start_offsets = self._epochs, self._start_offsets
+        after = bisect_right(start_offsets, offset)
+        if after < len(epochs) and epochs[after] >= epoch and (not after or epochs[after - 1] < epoch):
+            if epochs[after] == epoch:
+                start_offsets[after] = offset
             else:
-                self._start_offsets[0] = offset
+                epochs.insert(after, epoch)
+                start_offsets.insert(after, offset)
             return
-        kept = bisect_right(self._epochs, epoch)
-        del self._epochs[kept:], self._start_offsets[kept:]
+        kept = bisect_right(epochs, epoch)
+        del epochs[kept:], start_offsets[kept:]
         if self.epoch_for_offset(offset) != epoch:
             self.assign(epoch, offset)
 

@@ -209,11 +209,17 @@ def test_changes_are_reported_so_that_the_checkpoint_is_written_only_then() -> N
     assert entries.latest is None
 
 
-def test_a_batch_before_the_first_entry_takes_no_later_epoch_away() -> None:
+def test_batches_below_the_log_start_take_no_later_epoch_away() -> None:
     """A deletion of records leaves batches before the log start in their segment. Recovery reads them if the
     segment has lost an index, and does not read the segments behind it.
     """
-    for epoch, found in ((3, [(3, 0), (4, 9)]), (2, [(2, 0), (3, 5), (4, 9)])):
+    for batches, found in (
+        ([(3, 0)], [(3, 0), (4, 9)]),
+        ([(2, 0)], [(2, 0), (3, 5), (4, 9)]),
+        ([(2, 0), (3, 3), (3, 5)], [(2, 0), (3, 3), (4, 9)]),
+        ([(1, 0), (2, 2), (3, 4), (3, 7)], [(1, 0), (2, 2), (3, 4), (4, 9)]),
+    ):
         epochs = LeaderEpochs([EpochEntry(3, 5), EpochEntry(4, 9)])
-        epochs.note_batch(epoch, 0)
+        for epoch, offset in batches:
+            epochs.note_batch(epoch, offset)
         assert list(epochs) == found
