@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidelog.records.varint import CorruptVarintError
+from tidelog.records.varint import continue_varint
 
 _LEAST_RECORD_BYTES: Final = 7
 _MAX_SHIFT: Final = 56
@@ -141,10 +141,8 @@ def whole_varint(body: bytes, position: int, first: int) -> tuple[int, int]:
     second = body[position]
     if second < 0x80:
         return first & 0x7F | second << 7, position + 1
-    value, position = _continued(body, position, first)
-    if value < 0:
-        raise CorruptVarintError("a varint is cut off or longer than 63 bits")
-    return value, position
+    value, end = _continued(body, position, first)
+    return (value, end) if value >= 0 else continue_varint(body, position, first)
 
 
 def _end_of_bytes(body: bytes, position: int, end: int) -> int:
