@@ -136,6 +136,7 @@ class Produce:
         "_failed",
         "_forget_copies",
         "_handler",
+        "_has_copies",
         "_leaders",
         "_long_walks",
         "_now_ms",
@@ -161,6 +162,8 @@ class Produce:
         self._long_walks: list[LongWalk] | None = None
         """The batches that are appended after a thread has walked over their records."""
         self._failed: PartitionProduceResponse | None = None
+        self._has_copies = False
+        """Whether the records of the request are copies."""
         self._forget_copies: Callable[[], object] | None = None
         """Ends the count of the copies of records that a coroutine keeps, if they are large."""
         self._leaders: set[int] = set()
@@ -189,6 +192,7 @@ class Produce:
         else:
             self._response = self._append_all()
         if self._long_walks is not None or self._unflushed:
+            self._forget_records()
             self._count_copies(sum(len(records) for _, records, _, _, _ in self._long_walks or ()))
             self._remember_epochs()
             return self._finish_later(is_appended=True)
@@ -256,17 +260,13 @@ class Produce:
             context.park(on_abandoned=lambda: purgatory.cancel(waiter))
         # The batches are in the log, so the request lets go of them: its frame no longer counts in the memory
         # for requests.
-        request = self._request
-        if type(request) is OneBatch:
-            request.records = NO_RECORDS
-        elif type(request) is ProduceRequest:
-            request.topic_data = []
+        self._forget_records()
         if context.steps is not None:
             context.steps.wait_began("replication wait")
         purgatory.watch(
             waiter,
             [replica.topic_partition for replica, _, _ in self._waiting],
-            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(request.timeout_ms, 0)),
+            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(self._request.timeout_ms, 0)),
         )
         return PARKED
 
@@ -289,6 +289,7 @@ class Produce:
 
     def _keep_records(self) -> None:
         """Copies the records, because the buffer that holds the request is reused while it waits."""
+        self._has_copies = True
         size_bytes = 0
         for topic in self._request.topic_data:
             for data in topic.partition_data:
@@ -306,13 +307,19 @@ class Produce:
 
     def _drop_copies(self) -> None:
         """Drops the records that are not appended yet. Their connection ends, or nothing needs them."""
-        request = self._request
-        if type(request) is ProduceRequest:
-            for topic in request.topic_data:
-                topic.partition_data.clear()
-            request.topic_data.clear()
+        self._forget_records()
         if self._long_walks is not None:
             self._long_walks.clear()
+
+    def _forget_records(self) -> None:
+        """Lets go of the records in the request, which may be views of the buffer that it arrived in."""
+        request = self._request
+        if isinstance(request, OneBatch):
+            request.records = NO_RECORDS
+            return
+        for topic in request.topic_data:
+            topic.partition_data.clear()
+        request.topic_data.clear()
 
     def _transactional_batches(self) -> Iterator[TransactionalBatch]:
         for topic in self._request.topic_data:
@@ -423,10 +430,12 @@ class Produce:
                 error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "The records are too long for acks=0")
                 self._refuse(answer, topic, error)
                 return answer
-            # The buffer that holds the request is reused while a thread walks over the records.
-            copied = memoryview(bytearray(data.records))  # type: ignore[arg-type]
+            records = data.records
+            assert records is not None
+            # The buffer of the request is reused while a thread walks over the records.
+            kept = memoryview(records if self._has_copies else bytearray(records))
             self._long_walks = self._long_walks or []
-            self._long_walks.append((replica, copied, guard, answer, now_ms))
+            self._long_walks.append((replica, kept, guard, answer, now_ms))
             return answer
         except KafkaError as error:
             if error.code is ErrorCode.INVALID_TIMESTAMP and now_ms == self._now_ms:

@@ -317,10 +317,6 @@ class Connection(RequestSource):
         self._is_processing = True
         try:
             while not self.is_closed:
-                if now_s >= ends_s:
-                    self._pause()
-                    self._await_turn()
-                    break
                 if (
                     self._barriers
                     or self._awaits_memory
@@ -332,6 +328,11 @@ class Connection(RequestSource):
                     break
                 frame = frames.next_frame()
                 if frame is None:
+                    break
+                if now_s >= ends_s:
+                    frames.take_back(len(frame))
+                    self._pause()
+                    self._await_turn()
                     break
                 dispatch(self, frame)
                 if self._ready_bytes > MAX_READY_BYTES:
@@ -477,7 +478,7 @@ class Connection(RequestSource):
         self._resume_soon()
 
     def at_end_of_turn(self, call: Callable[[], None]) -> None:
-        """Calls `call` after every readable socket has been read and before the responses are sent."""
+        """Calls `call` after what was readable has been served and before the responses are sent."""
         self._turn.call_at_end(call)
 
     def flush(self) -> None:

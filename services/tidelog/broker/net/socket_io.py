@@ -244,7 +244,7 @@ class FrameReader:
             holding = self.holding
             self.holding = Holding(holding.evict)
             self._keep_rest()
-        holding.evict = evict
+        holding.evict, holding.grew_s = evict, monotonic()  # it does not stall: its work begins
         if not budget.resize(holding, self.key, size_bytes, monotonic()):
             raise NoMemoryForRequestError(_NO_MEMORY)
         return lambda: budget.forget(holding, monotonic())

@@ -156,7 +156,7 @@ class RequestSource:
         raise NotImplementedError
 
     def at_end_of_turn(self, call: Callable[[], None]) -> None:
-        """Calls `call` when every socket that was readable has been read, before the answers are sent."""
+        """Calls `call` when what was readable has been served, before the answers are sent."""
         raise NotImplementedError
 
     def mute(self, duration_s: float) -> None:

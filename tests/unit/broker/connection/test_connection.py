@@ -346,6 +346,30 @@ def test_a_client_with_many_busy_connections_leaves_others_their_turns(lab: Lab)
     assert again == [f"again {number}" for number in range(40)]
 
 
+def test_requests_that_wait_are_served_in_as_many_iterations_as_their_shares_need(lab: Lab) -> None:
+    for _ in range(40):
+        lab.feed("slow:x", connection=lab.connect("10.0.0.1")[0])
+    counts = [len(lab.script.started)]
+    for _ in range(40):
+        lab.script.now_s += 0.001  # other work of the loop
+        lab.turn()
+        counts.append(len(lab.script.started))
+    assert counts[-1] == 40
+    per_turn = max(after - before for before, after in pairwise(counts))
+    assert per_turn <= 7 * 3, "the loop iterates seven times in a turn of the lab"
+
+
+def test_a_connection_without_a_turn_may_send_parts_of_requests(lab: Lab) -> None:
+    busy, _ = lab.connect("10.0.0.1")
+    lab.feed("slow:a", "slow:b", "slow:c", connection=busy)
+    slow, transport = lab.connect("10.0.0.1")
+    assert not lab.feed_bytes(struct.pack(">i", 5) + b"now", slow)
+    assert transport.is_reading
+    lab.turn()
+    assert not lab.feed_bytes(b":d", slow)
+    assert lab.answers(transport) == ["d"]
+
+
 def test_brokers_do_not_wait_for_the_turns_of_clients(lab: Lab) -> None:
     for number in range(30):
         lab.feed("slow:client", connection=lab.connect(f"10.0.1.{number}")[0])
