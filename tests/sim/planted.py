@@ -187,7 +187,7 @@ def shard_loaded_to_high_watermark() -> Iterator[None]:
         records = b"".join(
             item.records[position : position + header.size_bytes]
             for position, header in iterate_headers(item.records)
-            if header.last_offset < shard.high_watermark
+            if header.last_offset < shard.log.high_watermark
         )
         return records_read(shard, item._replace(records=records))
 

@@ -252,6 +252,7 @@ class Claims:
             except Exception:  # noqa: BLE001 - a bug must not end the task that claims shards
                 _log.exception("claiming shards failed because of a bug and will be repeated")
                 await asyncio.sleep(RETRY_MS / 1000)
+                self._changed.set()
 
     async def _balance_kind(self, kind: ShardKind) -> None:
         live = self._live[kind.value]
