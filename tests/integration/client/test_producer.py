@@ -129,6 +129,25 @@ def test_acks(served: str, served_topic: Callable[..., str], acks: str) -> None:
     assert values_of(served, topic, 0, 1) == [b"v"]
 
 
+def test_a_callback_gets_the_delivery_that_send_returns(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    """The first record of a topic waits for its partitions, and the second does not."""
+    topic, seen = served_topic(), list[Delivery]()
+    with ThreadProducer[bytes, bytes](served) as producer:
+        sent = [producer.send(topic, b"v", on_delivery=seen.append) for _ in range(2)]
+    assert [id(delivery) for delivery in seen] == [id(delivery) for delivery in sent]
+
+    async def produce() -> None:
+        async with Producer[bytes, bytes](served) as aio_producer:
+            got: list[Delivery] = []
+            returned = [await aio_producer.send(topic, b"v", on_delivery=got.append) for _ in range(2)]
+            await aio_producer.flush()
+            assert [id(delivery) for delivery in got] == [id(delivery) for delivery in returned]
+
+    asyncio.run(produce())
+
+
 def test_threads_share_a_producer(served: str, served_topic: Callable[..., str]) -> None:
     topic = served_topic()
     acknowledged: list[Delivery] = []

@@ -20,6 +20,7 @@ import pytest
 from brokerlab.scripted_broker import ScriptedBroker, served_apis
 from tidelog.client.address import Address
 from tidelog.client.cluster import BrokerConnection
+from tidelog.client.core.cluster_view import Node
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import (
     AuthenticationFailedError,
@@ -281,6 +282,28 @@ def test_a_connection_that_opens_during_the_close_is_closed(monkeypatch: pytest.
             await opening
 
     run(scenario, monkeypatch)
+
+
+def test_addresses_that_have_answered_are_tried_first_and_those_that_never_did_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[Address] = []
+
+    async def remain_silent(address: Address, **options: Any) -> AsyncConnection:
+        tried.append(address)
+        raise NoAnswerError(f"{address} does not answer")
+
+    monkeypatch.setattr(AsyncConnection, "open", remain_silent)
+
+    async def scenario() -> None:
+        network = Network("127.0.0.1:1", ProducerSettings())
+        network.nodes = {1: Node(1, "behind-a-tunnel", 9092, None), 2: Node(2, "known", 9092, None)}
+        network.reached = {Address("known", 9092)}
+        with pytest.raises(NoAnswerError, match="no broker answers: known:9092 does"):
+            await network.any_broker()
+
+    asyncio.run(scenario())
+    assert tried == [Address("known", 9092), Address("127.0.0.1", 1), Address("behind-a-tunnel", 9092)]
 
 
 def test_a_client_can_start_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,13 @@ from tidelog.client.core.cluster_view import (
     in_parts,
 )
 from tidelog.client.core.connection_settings import BOOTSTRAP, ConnectionSettings, Properties, security_texts
-from tidelog.client.errors import AuthenticationFailedError, ClientError, ClosedError, UnreachableError
+from tidelog.client.errors import (
+    AuthenticationFailedError,
+    ClientError,
+    ClosedError,
+    NoAnswerError,
+    UnreachableError,
+)
 from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.tasks import HomeProcess
@@ -121,8 +127,12 @@ class Network:
                 await self._seed.renew_login(self.timeout_s)
                 return self._seed
             known = [Address(node.host, node.port) for node in self.nodes.values()]
+            # A cluster may advertise addresses that lead nowhere, through a tunnel for example. Those that
+            # have answered come first, and those that have not after the ones of the user.
+            known = random.sample(known, len(known))
+            reached = [address for address in known if address in self.reached]
             failures: list[ClientError] = []
-            for address in dict.fromkeys((*random.sample(known, len(known)), *self._bootstrap)):
+            for address in dict.fromkeys((*reached, *self._bootstrap, *known)):
                 try:
                     self._seed = await self._connect(address)
                     return self._seed
@@ -132,7 +142,9 @@ class Network:
                     failures.append(error)
             if len(failures) == 1:
                 raise failures[0]
-            raise UnreachableError("no broker answers: " + "; ".join(map(str, failures)))
+            is_silence = all(isinstance(failure, NoAnswerError) for failure in failures)
+            kind = NoAnswerError if is_silence else UnreachableError
+            raise kind("no broker answers: " + "; ".join(map(str, failures)))
 
     async def call_any(self, request: Message) -> Any:
         """Sends a request to any broker and returns the response. Raises ClientError."""

@@ -53,6 +53,8 @@ class EncodedRecords:
     on_delivery: Callable[[Delivery], None] | None = None
     """The callback that `send` got for its only record."""
     delivery: BatchDelivery = field(default_factory=BatchDelivery)
+    watched: Delivery | None = None
+    """The outcome of the first record, if a callback or an interceptor gets it."""
     added: int = 0
 
     @property
@@ -262,7 +264,9 @@ class RecordAccumulator(Generic[K, V]):
             records.delivery.add(batch, batch.count - 1, 1)
             records.added += 1
             if self.interceptors or records.on_delivery is not None:
-                self.watch(Delivery(batch, batch.count - 1, records.timestamp), records.on_delivery)
+                made = Delivery(batch, batch.count - 1, records.timestamp)
+                records.watched = records.watched or made
+                self.watch(made, records.on_delivery)
 
     def _check_open(self) -> None:
         """Raises ClosedError; InvalidTransactionStateError unless a transactional producer is in one."""
@@ -285,7 +289,7 @@ class RecordAccumulator(Generic[K, V]):
     async def append_later(self, record: EncodedRecords) -> Delivery:
         """Waits until the record is added that `append` did not add. Raises what `send` raises."""
         await self.append_batch_later(record)
-        return record.delivery.first(record.timestamp)
+        return record.watched or record.delivery.first(record.timestamp)
 
     async def partition_count(self, topic: str) -> int:
         """Returns the number of partitions. Raises UnknownTopicError, MetadataTimeoutError."""
