@@ -99,3 +99,12 @@ def test_cut_records_have_no_ends(records: list[Record]) -> None:
     assert find_ends(body[:-1], len(records)) is None
     assert find_ends(body, len(records) + 1) is None
     assert find_ends(b"\x01" + body, 1) is None, "a negative length"
+
+
+def test_a_timestamp_delta_of_64_bits_is_read() -> None:
+    """Kafka accepts a varint of ten bytes. The walk of the produce path leaves it to a slower one."""
+    for encoded, delta in ((b"\x80" * 9 + b"\x00", 0), (b"\xff" * 9 + b"\x01", -(2**63))):
+        rest = b"\x00\x01\x01\x00"  # the offset delta, no key, no value, no headers
+        body = bytes([2 * (1 + len(encoded) + len(rest))]) + b"\x00" + encoded + rest
+        end, timestamp_delta, _, offset_delta, _, key_length = read_head(body, 0)
+        assert (end, timestamp_delta, offset_delta, key_length) == (len(body), delta, 0, -1)
