@@ -98,7 +98,8 @@ class Cluster:
     ) -> None:
         """Connects to the first address that answers.
 
-        `timeout_s` limits a connection attempt, the wait for each response, and all retries of one call.
+        `timeout_s` limits each attempt to connect, the wait for each response, and all retries of one call.
+        A closed cluster stays closed: further calls raise ClosedError.
         """
         self.bootstrap = bootstrap
         self.client_id = client_id
@@ -261,7 +262,9 @@ class PendingAnswer(NamedTuple):
 
 
 class BrokerConnection:
-    """A connection. A ClientError of `call` or `receive` closes it, except UnsupportedApiError."""
+    """A connection. A ClientError of `call` or `receive` closes it, except UnsupportedApiError. The pool of a
+    cluster closes it if it is not used for minutes, or if its broker has moved.
+    """
 
     def __init__(self, thread: LoopThread, connection: AsyncConnection, timeout_s: float) -> None:
         self.address: Address = connection.address

@@ -85,8 +85,8 @@ class ClusterState:
 class ClusterReader:
     """The readings of a cluster. All calls block. They raise KafkaError and ClientError.
 
-    With a set `silent`, the brokers in it are not asked, and those that do not answer join it instead of
-    raising an error.
+    With a set `silent`, the readings of logs, directories and transactions do not ask the brokers in it, and
+    those that do not answer join it instead of raising an error.
     """
 
     def __init__(self, cluster: Cluster, silent: set[int] | None = None) -> None:
@@ -190,7 +190,7 @@ class ClusterReader:
     def snapshot(self, now_ms: MonotonicMs, names: Collection[str] = ()) -> Snapshot:
         """Returns the brokers, topics and groups with what rates are computed from.
 
-        It needs three requests, two for each group, and three for each broker.
+        It needs three requests or, with names, four; two for each group; and three for each broker.
         """
         state = self.state(names)
         topics = state.topics.values()

@@ -254,7 +254,7 @@ class LogOffsets:
     """The offsets of a partition, and how long it keeps records.
 
     `recent_offset` is the first record of the last hour, which was written `recent_ms` ago; it is the log end
-    if there was none. `ageing_offset` is the first record that is younger than AGEING of `retention_ms`.
+    if there was none. `ageing_offset` is the first record that is younger than AGEING of the retention.
     """
 
     log_start_offset: int

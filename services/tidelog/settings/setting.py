@@ -1,8 +1,8 @@
 """The definition of a setting: name, type, default, accepted values, importance and update mode.
 
-A settings class is a frozen, slotted dataclass whose fields are made by the functions below. The field
-`log_retention_ms` *is* Kafka's `log.retention.ms`. Therefore the hot path reads plain attributes, and the
-same line is the source for DescribeConfigs, validation and documentation.
+A settings class is a frozen, slotted dataclass whose fields `SettingFields`, `OptionalFields` and `like`
+make. The field `log_retention_ms` *is* Kafka's `log.retention.ms`. Therefore the hot path reads plain
+attributes, and the same line is the source for DescribeConfigs, validation and documentation.
 
 Types, parsing and the text of errors follow Kafka's `ConfigDef` and `AbstractConfig`.
 """

@@ -149,7 +149,7 @@ class RequestSource:
         raise NotImplementedError
 
     def keep_copy(self, size_bytes: int, drop: Callable[[], object]) -> Callable[[], object]:
-        """Counts the copy that a request has made of its frame, and releases the frame. Returns the call that
+        """Counts the copy that a request has made of its frame, which it needs no more. Returns the call that
         ends the count. If others need the memory, `drop` is called, and the connection is closed. Raises
         NoMemoryForRequestError.
         """

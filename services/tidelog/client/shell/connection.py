@@ -292,7 +292,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         )
 
     async def _authenticate(self, timeout_s: float) -> None:
-        """Raises AuthenticationFailedError."""
+        """Logs in. Raises AuthenticationFailedError and other ClientErrors."""
         login = self._security.login
         if login is None:
             return

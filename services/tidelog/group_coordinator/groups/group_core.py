@@ -323,7 +323,7 @@ class GroupCore:
 
 
 def _change_of_topics(before: ClusterImage, after: ClusterImage) -> TopicsChange:
-    """Compares the topics. A topic that has not changed is the same object in both images."""
+    """Compares the topics. Most of those that have not changed are the same object in both images."""
     changed = after.topics.keys() - before.topics.keys()
     has_other_names = bool(changed)
     deleted: dict[str, UUID] = {}

@@ -1,8 +1,7 @@
 """OffsetFetch, OffsetDelete, the markers of transactions for pending offsets, the deletion of topics and
 groups, and the expiry of offsets.
 
-Source: Kafka's `OffsetMetadataManager`; KIP-98 (transactions), KIP-211 (expiry), KIP-447 (transactional
-commits by members), KIP-848.
+Source: Kafka's `OffsetMetadataManager`; KIP-98 (transactions), KIP-211 (expiry), KIP-848.
 
 Many offsets are deleted in steps that each take a few milliseconds (`Deletions`): they are marked at once,
 and their tombstones follow in several turns.

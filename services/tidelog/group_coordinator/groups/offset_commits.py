@@ -3,6 +3,7 @@
 If two commits of the same partition compete, the later one in the log wins. A transaction's offset counts
 from the position where it was written, not from the position of the marker. So an older transactional
 commit never replaces a later plain commit. Kafka's OffsetMetadataManager compares them in the same way.
+KIP-447 describes transactional commits by members.
 
 Records have Kafka's format (`OffsetCommitKey`, `OffsetCommitValue`). The value has the oldest version that
 can express it: 1 with its own retention time (OffsetCommit 2-4), 4 with a topic id, otherwise 3.
@@ -495,7 +496,7 @@ class _Commit:
         ]
 
     def keys(self) -> Iterator[GroupPartition]:
-        """Returns the partitions to commit, without those of unknown topics."""
+        """Returns the partitions to commit, without those of unknown topic ids."""
         for topic in self.topics:
             if topic.name is not None:
                 for partition in topic.partitions:

@@ -119,7 +119,7 @@ class Claims:
         self._compare_owned()
 
     def shards_changed(self) -> None:
-        """Looks for unclaimed shards, because the number of shards may have grown."""
+        """Compares the claims with the shards, because their number has changed."""
         self._changed.set()
 
     def outbid(self, shard: ShardId, epoch: int) -> None:

@@ -240,7 +240,7 @@ class _CoreTimers:
 
 
 class Shard:
-    """The state machine of one shard. Its methods report events, and none of them raises an exception."""
+    """The state machine of one shard. Its methods report events. Only a bug makes them raise an exception."""
 
     def __init__(
         self,

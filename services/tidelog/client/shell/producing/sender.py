@@ -58,7 +58,9 @@ _LAST_PRODUCE_BY_NAME: Final = 12
 
 
 class Sender:
-    """The part of a producer that drives its core. Only `schedule` may be called by other threads."""
+    """The part of a producer that drives its core. Other threads may call `schedule` and `closed_error`, and
+    use the core under `lock`.
+    """
 
     def __init__(self, core: ProducerCore, network: Network, settings: ProducerSettings) -> None:
         self.core: ProducerCore = core
