@@ -25,6 +25,7 @@ from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
 from tidelog.client.core.consuming.consumer import FULL_POLL_EACH_MS, ConsumerCore
 from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
+    CommitConsumed,
     Effect,
     FetchAnswered,
     FetchedPartition,
@@ -291,6 +292,53 @@ def test_a_commit_of_an_earlier_membership_does_not_stand_for_one_of_this_one(pr
     asyncio.run(consumer.commit({PLACE: 5}))
     assert len(coordinator.commits) == 1
     assert core.partitions.commitable() == {PLACE: OffsetToCommit(5)}
+
+
+class SlowCoordinator(Coordinator):
+    def __init__(self, order: list[str]) -> None:
+        super().__init__(lambda: None)
+        self.returns = None
+        self._order = order
+
+    async def call(self, request: OffsetCommitRequest, timeout_s: float, **versions: int) -> Any:
+        await asyncio.sleep(0.01)
+        self._order.append("committed")
+        return await super().call(request, timeout_s, **versions)
+
+
+def perform_slowly(consumer: Consumer[bytes, bytes], *effects: Effect) -> list[str]:
+    """Performs effects one after the other while commits are slow. Returns commits and events in order."""
+    order: list[str] = []
+    parts = ClientParts(consumer)
+    parts.calls.coordinator = SlowCoordinator(order)
+    parts.driver.step = lambda event: order.append(type(event).__name__)
+
+    async def scenario() -> None:
+        begun: list[asyncio.Future[None]] = []
+        parts.tasks.spawn = lambda work: begun.append(asyncio.ensure_future(work))
+        for effect in effects:
+            parts.perform([effect])
+            await asyncio.sleep(0)
+        await asyncio.gather(*begun)
+
+    asyncio.run(scenario())
+    return order
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_partitions_are_given_up_after_the_commit_that_is_under_way(protocol: str) -> None:
+    """A member may commit offsets of partitions that it owns no more. That would replace the next owner's."""
+    consumer, core = member(protocol)
+    core.partitions.committed({PLACE: OffsetToCommit(5)})  # nothing else is left to commit
+    commit, revocation = CommitConsumed({PLACE: OffsetToCommit(5)}), RevokePartitions((PLACE,), False, 0)
+    assert perform_slowly(consumer, commit, revocation) == ["committed", "RevocationDone"]
+
+
+def test_no_automatic_commit_waits_for_another_one() -> None:
+    """While a coordinator is away, each interval would add one, and all would follow when it is back."""
+    consumer, _ = member("consumer")
+    commit = CommitConsumed({PLACE: OffsetToCommit(5)})
+    assert perform_slowly(consumer, *[commit] * 10) == ["committed"]
 
 
 @pytest.mark.parametrize("is_known", [True, False])

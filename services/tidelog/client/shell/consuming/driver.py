@@ -296,7 +296,8 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
                     topic,
                 )
             case CommitConsumed(offsets):
-                self.tasks.spawn(self.commit_quietly(offsets))
+                if not self._commit_lock.locked():  # else after the next interval
+                    self.tasks.spawn(self.commit_quietly(offsets))
             case RevokePartitions():
                 self.tasks.spawn(self._revoke(effect))
             case PartitionsAssigned(places):
@@ -357,8 +358,11 @@ class ConsumerDriver(CoreDriver[ConsumerCore]):
 
     async def _revoke(self, effect: RevokePartitions) -> None:
         places, is_lost, step = effect
-        if not is_lost and self.settings.enable_auto_commit:
-            await self.commit_quietly(self.core.partitions.commitable(places))
+        if not is_lost:
+            if self.settings.enable_auto_commit:
+                await self.commit_quietly(self.core.partitions.commitable(places))
+            async with self._commit_lock:
+                pass  # a commit that is under way would replace one of the next owner
         await self.callbacks.given_up(places, is_lost=is_lost)
         self._report_callback_error()
         self.step(RevocationDone(step))
