@@ -14,8 +14,9 @@ consumer's fetch, the OffsetCommit of a member of a group, and a CreateTopics.
 - A file counts only if it runs in every repetition. The others belong to timers. A repetition that takes as
   long as the shortest period of a timer is not used.
 
-LIMITS holds today's counts and may only fall. TARGETS holds the goals; ADR 0033 says why CreateTopics misses
-its goal. Before the modules were merged, this test counted 25, 21, 43 and 77 to 84 files.
+LIMITS holds today's counts, which rise only for a new idea on the path. TARGETS holds the goals; ADRs 0033
+and 0097 say why OffsetCommit and CreateTopics miss theirs. Before the modules were merged, this test counted
+25, 21, 43 and 77 to 84 files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.process.build import is_compiled
 from tidelog.settings.broker_settings import BrokerSettings
 
-TARGETS = {"Produce": 18, "Fetch": 16, "OffsetCommit": 29, "CreateTopics": 40}
+TARGETS = {"Produce": 24, "Fetch": 16, "OffsetCommit": 22, "CreateTopics": 24}
 # Produce gained requests/one_batch.py, because a module has at most 600 lines, and all gained net/turn.py, in
 # which clients have their shares (ADR 0077).
 # OffsetCommit gained the fair budgets (ADR 0077) and the turns of clients at a shard, CreateTopics the copies
