@@ -74,6 +74,9 @@ class Turn:
         """Returns the rest of the client's share, in seconds. A client is named as in fair budgets."""
         if now_s >= self._shares_end_s and self._may_give_out and not self._late:
             self._give_out(now_s)
+        return self._left_s(client)
+
+    def _left_s(self, client: str) -> float:
         if client == BROKERS:
             return CLIENTS_TURN_S
         return self._share_s - self._used_s.get(client, 0.0)
@@ -112,7 +115,7 @@ class Turn:
         self._give_out(self.seconds())
         late, self._late = self._late, {}
         for client, queue in late.items():
-            while queue and self.time_left_s(client, 0.0) > 0:
+            while queue and self._left_s(client) > 0:
                 self._run(queue.popleft())
             if queue:  # those that are left come before those that wait again
                 queue.extend(self._late.get(client, ()))
